@@ -32,9 +32,7 @@ class Budget:
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError("must be finite and above 0", field=name, value=value, remedy="give seconds")
         if self.keep_s < self.budget_s:
-            raise ConfigError(
-                f"must not be below budget_s ({self.budget_s})", field="keep_s", value=self.keep_s
-            )
+            raise ConfigError(f"must not be below budget_s ({self.budget_s})", field="keep_s", value=self.keep_s)
 
 
 BUDGETS: dict[Tier, Budget] = {

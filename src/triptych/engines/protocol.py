@@ -62,7 +62,9 @@ class Engine(Protocol):
     def frames_wanted(self) -> int:
         """How many recent frames ``infer`` wants (1 for all but multi-frame models)."""
 
-    def infer(self, frames: Sequence[Frame], question: str = "", deadline_monotonic_ns: int | None = None) -> EngineOutput:
+    def infer(
+        self, frames: Sequence[Frame], question: str = "", deadline_monotonic_ns: int | None = None
+    ) -> EngineOutput:
         """Run on ``frames`` (oldest first, at most ``frames_wanted``, the last one is what the result is about).
 
         A decoder may stop early at the deadline with a valid, shorter answer.

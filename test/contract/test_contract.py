@@ -1,0 +1,271 @@
+"""The shared words: budgets, clocks, frames, end-to-end protection, the consumer's receive timeout."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triptych.contract import (
+    BUDGETS,
+    Advice,
+    Budget,
+    ConfigError,
+    ConstraintGuard,
+    DegradationState,
+    Detection,
+    Detections,
+    DriverState,
+    EngineError,
+    Frame,
+    InputError,
+    LatencySplit,
+    MotionConstraint,
+    Origin,
+    SceneAdvice,
+    SequenceChecker,
+    StepDetector,
+    Tier,
+    TierResult,
+    TierState,
+    TierStatus,
+    VirtualClock,
+    crc_of,
+    crc_ok,
+    protect,
+    result,
+    safe_default,
+)
+from triptych.contract.e2e import canonical_bytes
+
+MSG = Path(__file__).parents[2] / "msg"
+MS = 1_000_000
+
+
+def constraint(**changes: object) -> MotionConstraint:
+    base = MotionConstraint(1, 20.0, 2.0, False, False, False, DegradationState.NOMINAL, "")
+    return dataclasses.replace(base, **changes)
+
+
+def sample_result(**changes: object) -> TierResult:
+    payload = Detections(1280, 720, (Detection("vehicle", 0, 0.9, 1.0, 2.0, 30.0, 40.0),))
+    base = TierResult(
+        Tier.DETECTOR,
+        Origin.FRESH,
+        "",
+        5,
+        "camera",
+        1,
+        9,
+        4.0,
+        LatencySplit(1.0, 1.0, 1.0, 1.0),
+        "e",
+        "1",
+        "cpu",
+        0.1,
+        payload,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("message", "prefix", "enum"),
+    [
+        ("ResultHeader", "TIER_", Tier),
+        ("ResultHeader", "ORIGIN_", Origin),
+        ("TierStatus", "STATE_", TierState),
+        ("DegradationState", "", DegradationState),
+    ],
+)
+def test_message_constants_equal_the_enumerations(message: str, prefix: str, enum: type[IntEnum]) -> None:
+    text = (MSG / f"{message}.msg").read_text()
+    found = dict(re.findall(rf"^uint8 {prefix}([A-Z0-9_]+)=(\d+)", text, re.MULTILINE))
+    assert {name: int(value) for name, value in found.items()} == {e.name: e.value for e in enum}
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "bound"),
+    [
+        ("Detections", "detections", result.MAX_DETECTIONS),
+        ("SceneAdvice", "hazards", result.MAX_HAZARDS),
+        ("SceneAdvice", "token_probabilities", result.MAX_TOKENS),
+        ("SceneAdvice", "text", result.MAX_TEXT),
+        ("SceneAdvice", "question", result.MAX_QUESTION),
+        ("Detection", "label", result.MAX_LABEL),
+        ("ResultHeader", "reason", result.MAX_REASON),
+    ],
+)
+def test_message_bounds_equal_the_contract(message: str, field: str, bound: int) -> None:
+    assert re.search(rf"<={bound}\]? {field}\b", (MSG / f"{message}.msg").read_text())
+
+
+def test_no_message_is_unbounded() -> None:
+    for path in MSG.glob("*.msg"):
+        for line in path.read_text().splitlines():
+            declaration = line.split("#")[0].split()
+            if declaration:
+                assert declaration[0] != "string", f"{path.name}: {line}"
+                assert not declaration[0].endswith("[]"), f"{path.name}: {line}"
+
+
+def test_budgets_are_the_timing_contract() -> None:
+    assert {t.key: (b.budget_s, b.keep_s) for t, b in BUDGETS.items()} == {
+        "detector": (0.030, 0.100),
+        "distilled": (0.200, 1.0),
+        "full": (2.0, 5.0),
+    }
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("field", ["budget_s", "keep_s", "period_s"])
+def test_budget_refuses_unusable_numbers(field: str, bad: float) -> None:
+    """A6."""
+    values = {"budget_s": 0.1, "keep_s": 0.2, "period_s": 0.1, field: bad}
+    with pytest.raises(ConfigError, match=field):
+        Budget(**values)
+
+
+def test_budget_keeps_at_least_its_budget() -> None:
+    with pytest.raises(ConfigError, match="keep_s"):
+        Budget(budget_s=0.2, keep_s=0.1, period_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((4, 0, 3), np.uint8),
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((1, 8193, 3), np.uint8),
+    ],
+)
+def test_frame_refuses_images_it_cannot_use(image: np.ndarray) -> None:
+    with pytest.raises(InputError, match="image"):
+        Frame(image, 1, 1)
+
+
+def test_fingerprint_sees_a_changed_picture_and_only_that() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (720, 1280, 3), dtype=np.uint8)
+    changed = image.copy()
+    changed[300:400, 500:700] += 40
+    assert Frame(image, 1, 1).fingerprint() == Frame(image.copy(), 2, 2).fingerprint()
+    assert Frame(image, 1, 1).fingerprint() != Frame(changed, 1, 1).fingerprint()
+
+
+floats = st.floats(allow_nan=False, width=64)
+texts = st.text(max_size=20)
+advices = st.builds(
+    SceneAdvice, advice=st.sampled_from(Advice), text=texts, token_probabilities=st.tuples(floats, floats)
+)
+
+
+@given(advices, st.integers(0, 255), floats, texts)
+def test_protected_record_passes_and_any_changed_field_fails(
+    payload: SceneAdvice, counter: int, uncertainty: float, engine: str
+) -> None:
+    record = protect(sample_result(payload=payload, uncertainty=uncertainty, engine_id=engine), counter)
+    assert record.sequence_counter == counter and crc_ok(record)
+    for field, other in [
+        ("uncertainty", uncertainty + 1.0 if abs(uncertainty) < 1e15 else 0.0),
+        ("engine_id", engine + "x"),
+        ("sequence_counter", (counter + 1) % 256),
+        ("origin", Origin.DEFAULT),
+        ("payload", dataclasses.replace(payload, text=payload.text + "!")),
+        ("source_stamp_ns", record.source_stamp_ns + 1),
+    ]:
+        assert not crc_ok(dataclasses.replace(record, **{field: other})), field
+
+
+def test_every_protected_record_type_can_be_protected() -> None:
+    status = TierStatus(1, Tier.FULL, TierState.ACTIVE, True)
+    for record in (sample_result(), status, DriverState(1), constraint()):
+        assert crc_ok(protect(record, 300))
+        assert protect(record, 300).sequence_counter == 44
+
+
+def test_canonical_encoding_is_unambiguous_and_closed() -> None:
+    assert canonical_bytes(("ab", "c")) != canonical_bytes(("a", "bc"))
+    assert canonical_bytes(1) != canonical_bytes(1.0)
+    with pytest.raises(TypeError):
+        canonical_bytes({"a": 1})
+
+
+def test_crc_is_pinned() -> None:
+    """The wire format is an interface: a change of the encoding must be deliberate."""
+    assert crc_of(constraint()) == 0xB369351A
+
+
+def test_sequence_checker_counts_gaps_over_the_wrap() -> None:
+    checker = SequenceChecker()
+    assert [checker.update(c) for c in (254, 255, 0, 1, 4, 4)] == [0, 0, 0, 0, 2, -1]
+    checker.reset()
+    assert checker.update(77) == 0
+
+
+def test_step_detector_sees_steps_not_drift() -> None:
+    """A12."""
+    clock, detector = VirtualClock(10**18), StepDetector(0.05)
+    assert detector.update(clock) == 0.0
+    clock.advance_to(5_000 * MS)
+    clock.step(40 * MS)
+    assert detector.update(clock) == 0.0
+    clock.step(-1_000 * MS)
+    assert detector.update(clock) == pytest.approx(-1.0)
+    assert detector.update(clock) == 0.0
+
+
+def test_virtual_clock_never_runs_backwards() -> None:
+    clock = VirtualClock()
+    clock.advance_to(10)
+    clock.advance_to(5)
+    assert clock.monotonic_ns() == 10
+
+
+class TestConstraintGuard:
+    """A11: whoever acts on the constraint reaches its safe default alone."""
+
+    def test_starts_in_the_safe_default(self) -> None:
+        effective = ConstraintGuard().effective(0, 7)
+        assert effective.speed_limit_mps == 0.0 and effective.hazard_lights and effective.stamp_ns == 7
+
+    @pytest.mark.parametrize(("silence_ms", "held"), [(148.5, True), (150.0, True), (151.5, False)])
+    def test_times_out(self, silence_ms: float, held: bool) -> None:
+        guard = ConstraintGuard(0.15)
+        assert guard.receive(constraint(), 0)
+        assert (guard.effective(int(silence_ms * MS), 0).speed_limit_mps == 20.0) is held
+
+    @given(st.floats(), st.floats())
+    def test_never_passes_on_an_unusable_number(self, speed_limit_mps: float, deceleration_mps2: float) -> None:
+        """A6."""
+        guard = ConstraintGuard()
+        guard.receive(constraint(speed_limit_mps=speed_limit_mps, deceleration_mps2=deceleration_mps2), 0)
+        effective = guard.effective(0, 0)
+        assert math.isfinite(effective.speed_limit_mps) and effective.speed_limit_mps >= 0
+        assert math.isfinite(effective.deceleration_mps2) and effective.deceleration_mps2 > 0
+
+    def test_counts_what_it_rejects(self) -> None:
+        guard = ConstraintGuard()
+        assert not guard.receive(constraint(), 0, crc_ok=False)
+        assert guard.rejected == 1 and guard.effective(0, 0) == safe_default(0, reason="no constraint received yet")
+
+    @pytest.mark.parametrize("bad", [0.0, -0.1, math.nan, math.inf])
+    def test_refuses_a_timeout_that_never_ends(self, bad: float) -> None:
+        with pytest.raises(ConfigError, match="timeout_s"):
+            ConstraintGuard(bad)
+
+
+def test_errors_read_as_one_sentence() -> None:
+    error = EngineError(
+        "sha256 does not fit", where="m.yaml", field="files.model", value="ab" * 60, remedy="restore the file"
+    )
+    assert str(error) == f"m.yaml: files.model: sha256 does not fit (got {repr('ab' * 60)[:77]}...); restore the file."
+    assert str(InputError("no camera topic")) == "no camera topic."
