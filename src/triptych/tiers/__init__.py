@@ -1,0 +1,5 @@
+"""One tier: newest-frame mailbox, engine, deadline. Used three times."""
+
+from triptych.tiers.core import JITTER_SHARE, PUBLISH_MARGIN_S, REPEAT_LIMIT, TierCore, TierCounters
+
+__all__ = ["JITTER_SHARE", "PUBLISH_MARGIN_S", "REPEAT_LIMIT", "TierCore", "TierCounters"]

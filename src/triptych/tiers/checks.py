@@ -1,0 +1,47 @@
+"""What an engine's output must satisfy before a tier publishes it."""
+
+from __future__ import annotations
+
+import math
+
+from triptych.contract import Detections, SceneAdvice, Tier
+from triptych.contract.result import MAX_DETECTIONS, MAX_HAZARDS, MAX_TEXT, MAX_TOKENS
+from triptych.engines.protocol import EngineOutput
+
+
+def unusable(tier: Tier, output: EngineOutput) -> str:
+    """Why ``output`` cannot be published for ``tier``; empty when it can. Not-a-number never passes."""
+    if not 0.0 <= output.uncertainty <= 1.0:
+        return f"uncertainty is not within 0..1 (got {output.uncertainty!r})"
+    times = (output.pre_ms, output.infer_ms, output.post_ms)
+    if not all(0.0 <= t < math.inf for t in times):
+        return f"a duration is negative or not finite (got {times!r})"
+    payload = output.payload
+    if tier is Tier.DETECTOR:
+        return _bad_detections(payload) if isinstance(payload, Detections) else "payload is not Detections"
+    return _bad_advice(payload) if isinstance(payload, SceneAdvice) else "payload is not SceneAdvice"
+
+
+def _bad_detections(payload: Detections) -> str:
+    if len(payload.detections) > MAX_DETECTIONS:
+        return f"more than {MAX_DETECTIONS} detections (got {len(payload.detections)})"
+    for index, item in enumerate(payload.detections):
+        if not 0.0 <= item.score <= 1.0:
+            return f"detection {index}: score is not within 0..1 (got {item.score!r})"
+        if not all(math.isfinite(v) for v in (item.x_min, item.y_min, item.x_max, item.y_max)):
+            return f"detection {index}: a coordinate is not finite"
+        if item.x_max < item.x_min or item.y_max < item.y_min:
+            return f"detection {index}: box is inside out"
+    return ""
+
+
+def _bad_advice(payload: SceneAdvice) -> str:
+    if len(payload.hazards) > MAX_HAZARDS:
+        return f"more than {MAX_HAZARDS} hazards (got {len(payload.hazards)})"
+    if len(payload.token_probabilities) > MAX_TOKENS:
+        return f"more than {MAX_TOKENS} tokens (got {len(payload.token_probabilities)})"
+    if len(payload.text.encode()) > MAX_TEXT:
+        return f"text longer than {MAX_TEXT} bytes"
+    if not all(0.0 <= p <= 1.0 for p in payload.token_probabilities):
+        return "a token probability is not within 0..1"
+    return ""
