@@ -379,14 +379,14 @@ def test_exactly_one_result_per_deadline_period(
     results = bench.run(frames, until)
     times = [t for t, _ in results]
     promise = period * (1 + JITTER_SHARE) + limit
-    assert np.diff([0.0, *times, until]).max() <= promise + 1e-3 + limit
+    assert np.diff([0.0, *times, until]).max() <= promise + 1e-3
     owed = sum(1 for when, stamp in bench.taken if stamp + limit > when + 1e-6 and stamp + limit <= until)
     timeouts_and_fresh = [r for _, r in results if r.origin is Origin.FRESH or r.reason.startswith("timeout")]
     assert len(results) <= len(bench.taken) + until / period + 1
     assert len(timeouts_and_fresh) >= owed
     fresh = [r for _, r in results if r.origin is Origin.FRESH]
     assert len({r.source_stamp_ns for r in fresh}) == len(fresh)
-    for when, result in results:
+    for _, result in results:
         assert crc_ok(result)
         if result.origin is Origin.FRESH:
             assert result.age_ms <= limit + 1e-3

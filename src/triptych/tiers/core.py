@@ -4,8 +4,8 @@ Every method takes the time as an argument, so the threaded runtime and lockstep
 
 How results are promised. A *period* has an anchor: the source stamp of the frame taken for it or, when no frame comes,
 the previous anchor plus ``Budget.period_s``. Anchors strictly increase and each gets exactly one result, at the
-latest ``Budget.budget_s`` after it: ``FRESH`` when inference ends in time, otherwise ``LAST_FRAME`` or ``DEFAULT`` at the deadline.
-A frame whose deadline has already passed when the engine gets to it opens no period; its content still
+latest ``Budget.budget_s`` after it: ``FRESH`` when inference ends in time, otherwise ``LAST_FRAME`` or ``DEFAULT``
+at the deadline. A frame whose deadline has already passed when the engine gets to it opens no period; its content still
 becomes what later ``LAST_FRAME`` results repeat. From one anchor to the next result at most
 ``period_s * (1 + JITTER_SHARE) + budget_s`` pass.
 
@@ -90,7 +90,7 @@ def _ns(seconds: float) -> int:
 class TierCore:
     """Mailbox, pacing, deadlines and fallbacks of one tier.
 
-    Times are int nanoseconds: ``now_monotonic_ns`` on the monotonic clock, ``now_stamp_ns`` on the clock of source stamps.
+    Times are int nanoseconds: ``now_monotonic_ns`` on the monotonic clock, ``now_stamp_ns`` on that of source stamps.
     Not thread-safe; the caller serialises.
 
     Args:
@@ -348,6 +348,10 @@ class TierCore:
         self._count[origin.name.lower()] += 1
         self._sequence += 1
         known = content is not None and origin is not Origin.DEFAULT
+        if content is not None:
+            age_ns = self._age_ns(content, now_ns, now_stamp_ns)
+        else:
+            age_ns = max(0, now_stamp_ns - self._started_stamp_ns)
         result = TierResult(
             tier=self.tier,
             origin=origin,
@@ -357,9 +361,7 @@ class TierCore:
             frame_id=content.frame.frame_id if content else "",
             frame_number=content.frame.number if content else 0,
             published_ns=now_stamp_ns,
-            age_ms=(
-                self._age_ns(content, now_ns, now_stamp_ns) if content else max(0, now_stamp_ns - self._started_stamp_ns)
-            ) / 1e6,
+            age_ms=age_ns / 1e6,
             latency=_split(content) if content and known else LatencySplit(),
             engine_id=self.engine_id,
             engine_version=self.engine_version,
