@@ -186,11 +186,7 @@ class Stack:
         for node in self._nodes:
             node.restart_at_s = None
         killed: list[str] = []
-        for number, until_s in (
-            (signal.SIGINT, 0.6 * stop_s),
-            (signal.SIGTERM, 0.8 * stop_s),
-            (signal.SIGKILL, stop_s),
-        ):
+        for number, share in ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.8), (signal.SIGKILL, 1.0)):
             alive = {name: p for name, p in running.items() if p.poll() is None}
             if number == signal.SIGKILL:
                 killed = sorted(alive)
