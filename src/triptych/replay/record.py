@@ -5,8 +5,8 @@ The recorder node and the lockstep loop both fill a :class:`RunRecord`; ``tripty
 nanoseconds on the clock of source stamps, so that it can be compared with the stamps inside the records.
 
 File format (``record.jsonl``): one JSON object per line, ``{"kind": ..., "t_ns": ..., ...}``; the first line is of kind
-``meta``. Enumerations are their numbers, non-finite floats the strings ``nan``, ``inf``, ``-inf``, JPEG data base64. A last
-line that was cut off by a crash is ignored on loading and noted in ``RunRecord.warnings``.
+``meta``. Enumerations are their numbers, non-finite floats the strings ``nan``, ``inf``, ``-inf``, JPEG data base64. A
+last line that was cut off by a crash is ignored on loading and noted in ``RunRecord.warnings``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from triptych.contract import (
     DegradationState,
@@ -39,9 +39,6 @@ from triptych.contract import (
     TierStatus,
     VerdictLevel,
 )
-
-if TYPE_CHECKING:
-    from typing import Self
 
 FORMAT_VERSION = 1
 T = TypeVar("T")
@@ -177,10 +174,10 @@ class RunRecord:
     """All that was seen of one run, each list in order of receipt.
 
     Attributes:
-        meta: plain JSON values. Known keys: ``mode`` ("live" or "lockstep"), ``input`` (what was played), ``started_ns``
-            and ``ended_ns`` (stamp clock), ``budgets`` (tier key -> {budget_s, keep_s, period_s}), ``camera`` ({width,
-            height, rate_hz}), ``synthesised`` (inputs the recording did not have and replay made up), ``warnings``.
-        frames_offered: camera frames that were put into the system.
+        meta: plain JSON values. Known keys: ``mode`` ("live" or "lockstep"), ``input`` (what was played),
+            ``started_ns`` and ``ended_ns`` (stamp clock), ``budgets`` (tier key -> {budget_s, keep_s, period_s}),
+            ``camera`` ({width, height, frames}), ``synthesised`` (inputs the recording did not have and replay made up),
+            ``warnings``.
         warnings: what was wrong with the record itself.
     """
 
@@ -316,7 +313,7 @@ class RecordWriter:
         self._file = None
         os.replace(self.part, self.path)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> RecordWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -325,7 +322,8 @@ class RecordWriter:
 
 def canonical_json(value: Any) -> bytes:
     """One spelling per value: sorted keys, no spaces, UTF-8, no bare NaN. Equal values give equal bytes."""
-    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
 
 
 def to_plain(value: Any) -> Any:

@@ -34,15 +34,47 @@ from triptych.replay import record as rec
 def detector_result() -> TierResult:
     payload = Detections(640, 360, (Detection("car", 0, 0.75, 1.0, 2.0, 30.5, 40.25),))
     return protect(
-        TierResult(Tier.DETECTOR, Origin.FRESH, "", 10, "cam", 3, 25, 15.0, LatencySplit(1.0, 2.0, 3.0, 4.0), "e", "1", "cpu", 0.1, payload),
+        TierResult(
+            Tier.DETECTOR,
+            Origin.FRESH,
+            "",
+            10,
+            "cam",
+            3,
+            25,
+            15.0,
+            LatencySplit(1.0, 2.0, 3.0, 4.0),
+            "e",
+            "1",
+            "cpu",
+            0.1,
+            payload,
+        ),
         7,
     )
 
 
 def advice_result() -> TierResult:
-    payload = SceneAdvice(hazards=(Hazard.RED_LIGHT,), advice=Advice.STOP, text="Rot — stopp", token_probabilities=(0.5, 1.0))
+    payload = SceneAdvice(
+        hazards=(Hazard.RED_LIGHT,), advice=Advice.STOP, text="Rot — stopp", token_probabilities=(0.5, 1.0)
+    )
     return protect(
-        TierResult(Tier.FULL, Origin.LAST_FRAME, "timeout", 10, "cam", 3, 25, 15.0, LatencySplit(), "e", "1", "cpu", 0.1, payload),
+        TierResult(
+            Tier.FULL,
+            Origin.LAST_FRAME,
+            "timeout",
+            10,
+            "cam",
+            3,
+            25,
+            15.0,
+            LatencySplit(),
+            "e",
+            "1",
+            "cpu",
+            0.1,
+            payload,
+        ),
         255,
     )
 
