@@ -32,4 +32,4 @@ def load_engine(
         return DetectorEngine(manifest, path, device, threads, folder)
     from triptych.language.engine import VlmEngine
 
-    return VlmEngine(manifest, folder or path.parent, device, threads)
+    return VlmEngine(manifest, path, device, threads, folder)
