@@ -85,7 +85,9 @@ def check_tools() -> None:
         raise SystemExit("No C++ compiler found; install g++ (Debian, Ubuntu: sudo apt install g++).")
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
-        raise SystemExit(f"{header} is missing; install Python's headers (Debian, Ubuntu: sudo apt install python3-dev).")
+        raise SystemExit(
+            f"{header} is missing; install Python's headers (Debian, Ubuntu: sudo apt install python3-dev)."
+        )
 
 
 def build_messages() -> None:
@@ -177,7 +179,9 @@ setup(
     cmdclass={"build_py": BuildWithMessages},
     package_dir={"": "src"},
     packages=find_packages("src", include=["triptych*", "triptych_forge*"]),
-    package_data={"": ["**/*.j2", "**/*.html", "**/*.css", "**/*.js", "**/*.json", "**/*.yaml", "**/*.txt", "**/py.typed"]},
+    package_data={
+        "": ["**/*.j2", "**/*.html", "**/*.css", "**/*.js", "**/*.json", "**/*.yaml", "**/*.txt", "**/py.typed"]
+    },
     setup_requires=[] if STAGE.is_dir() else BUILD_REQUIREMENTS,
     options={"egg_info": {"egg_base": "build"}},
 )

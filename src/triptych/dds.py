@@ -1,0 +1,142 @@
+"""The middleware settings that camera images need, and the shared memory they live in.
+
+With its defaults Fast DDS loses most raw images between processes, because they do not fit its shared-memory segment,
+and half of the transport time goes into page faults of malloc. :func:`environment` returns what has to be set before a
+process starts to avoid both; launch files and command line hand it to every node they start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from triptych.resources import resource
+
+SHM_FOLDER = Path("/dev/shm")
+MIB = 1024 * 1024
+SEGMENT_BYTES = 64 * MIB
+"""Segment size in config/dds/fastdds.xml. Each process that joins DDS allocates one, in full, at its start."""
+SEGMENT_COST_BYTES = 68 * MIB
+"""What one process really takes: segment and bookkeeping of its blocks were 67.0 MiB, its ports 0.1 MiB (measured)."""
+
+PROFILE_VARIABLES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
+"""Fast DDS 2 (ROS 2 Jazzy) reads the first, Fast DDS 3 the second."""
+
+MALLOC_VARIABLES = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),  # the highest value glibc accepts: images stay in the heap
+    "MALLOC_TRIM_THRESHOLD_": str(1024 * MIB),  # freed images are not handed back to the kernel
+    "MALLOC_TOP_PAD_": str(64 * MIB),  # the heap grows by several images at a time
+}
+"""Median transport of a 1920x1080 image fell from 26 to 10 ms with these (docs/performance.md)."""
+
+_ABANDONED_AGE_S = 2.0
+_LOCK_NAME = re.compile(r"^(?:fastrtps|fastdds)_[0-9a-f]{16}_(?:el|sl)$")
+
+
+def profile_path() -> Path:
+    """The shipped Fast DDS profile.
+
+    Raises:
+        ConfigError: it is missing from the installation.
+    """
+    return resource("config", "dds", "fastdds.xml")
+
+
+def environment(user: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables to set for a process that joins DDS; what the user set stays.
+
+    Args:
+        user: the user's environment, by default ``os.environ``.
+
+    Returns:
+        Only the variables to add. A user's own profile in either variable keeps both, another RMW implementation
+        keeps the profile out, and a user's ``GLIBC_TUNABLES`` or any malloc variable keeps all of malloc's.
+
+    Raises:
+        ConfigError: the profile is missing from the installation.
+    """
+    user = os.environ if user is None else user
+    chosen: dict[str, str] = {}
+    if not user.get("RMW_IMPLEMENTATION"):
+        chosen["RMW_IMPLEMENTATION"] = "rmw_fastrtps_cpp"
+    fast_dds = (user.get("RMW_IMPLEMENTATION") or "rmw_fastrtps_cpp").startswith("rmw_fastrtps")
+    if fast_dds and not any(user.get(name) for name in PROFILE_VARIABLES):
+        chosen.update(dict.fromkeys(PROFILE_VARIABLES, str(profile_path())))
+    tuned_by_user = "glibc.malloc" in user.get("GLIBC_TUNABLES", "") or any(name in user for name in MALLOC_VARIABLES)
+    if not tuned_by_user:
+        chosen.update(MALLOC_VARIABLES)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """State of the shared-memory file system, in bytes; ``problem`` and ``remedy`` are empty when it suffices."""
+
+    total: int
+    free: int
+    needed: int
+    problem: str = ""
+    remedy: str = ""
+
+
+def shared_memory(processes: int, folder: Path = SHM_FOLDER) -> SharedMemory:
+    """Whether the segments of ``processes`` more processes fit.
+
+    A segment that does not fit is no error to Fast DDS: the process falls back to UDP and nearly all images are lost,
+    so this is worth asking before the start.
+    """
+    needed = processes * SEGMENT_COST_BYTES
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return SharedMemory(0, 0, needed, f"no shared memory at {folder} ({error.strerror})", "mount a tmpfs there")
+    if usage.free >= needed:
+        return SharedMemory(usage.total, usage.free, needed)
+    return SharedMemory(
+        usage.total,
+        usage.free,
+        needed,
+        f"{folder} has {usage.free // MIB} MiB free, {processes} processes need {needed // MIB} MiB; "
+        "without it images go over UDP and most are lost",
+        f"enlarge it (sudo mount -o remount,size={max(1, -(-needed * 2 // (1024 * MIB)))}G {folder}; "
+        "docker run --shm-size or --ipc=host)",
+    )
+
+
+def release_abandoned(folder: Path = SHM_FOLDER) -> int:
+    """Delete segments whose process was killed; returns how many bytes that freed.
+
+    Fast DDS leaves the segment of a killed process behind for ever. It marks segments in use by an flock on a file
+    beside them, which the kernel drops with the process. Files younger than two seconds are left alone: their owner may
+    be about to take the lock. So are files of other users.
+    """
+    freed = 0
+    for lock in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not _LOCK_NAME.match(lock.name) or not _abandoned(lock):
+            continue
+        segment = lock.with_name(lock.name[:-3])
+        for file in (segment, lock):
+            try:
+                size = file.stat().st_size
+                file.unlink()
+            except OSError:  # gone meanwhile, or not ours
+                continue
+            freed += size
+    return freed
+
+
+def _abandoned(lock: Path) -> bool:
+    try:
+        if time.time() - lock.stat().st_mtime < _ABANDONED_AGE_S:
+            return False
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
