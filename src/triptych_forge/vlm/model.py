@@ -1,0 +1,216 @@
+"""The networks of the built-in VLMs: depthwise-separable encoder, temporal mixing, small cached decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+PIXEL_MEAN, PIXEL_STD = 114.0, 64.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one model.
+
+    Attributes:
+        width_px, height_px: input; multiples of 16.
+        frames: input frames.
+        channels: of the stages at strides 4, 8 and 16.
+        depth: blocks per stage.
+        size: of tokens and decoder.
+        layers, heads: of the decoder.
+        mixing: blocks at stride 16 after the frames were joined.
+    """
+
+    width_px: int
+    height_px: int
+    frames: int
+    channels: tuple[int, int, int]
+    depth: tuple[int, int, int]
+    size: int
+    layers: int
+    heads: int
+    mixing: int
+    hidden: int
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.size // self.heads
+
+    @property
+    def tokens(self) -> int:
+        """Image tokens: the grid at stride 16 and one for the whole picture."""
+        return (self.width_px // 16) * (self.height_px // 16) + 1
+
+
+SHAPES: dict[str, Shape] = {
+    "distilled": Shape(224, 128, 1, (48, 80, 128), (1, 2, 3), 128, 2, 4, 1, 256),
+    "full": Shape(320, 192, 4, (64, 112, 160), (1, 3, 4), 192, 3, 6, 3, 512),
+}
+
+
+def _backbone(channels: tuple[int, int, int], depth: tuple[int, int, int], strides: tuple[int, int, int]) -> nn.Module:
+    """Three stages; the first takes patches of ``strides[0]`` pixels whole: cheap, and nothing is lost."""
+    blocks: list[nn.Module] = [
+        nn.Conv2d(3, channels[0], strides[0], strides[0], bias=False), nn.BatchNorm2d(channels[0]),
+        nn.ReLU(inplace=True), *[Separable(channels[0], channels[0]) for _ in range(depth[0])],
+    ]
+    for stage in (1, 2):
+        blocks.append(Separable(channels[stage - 1], channels[stage], strides[stage]))
+        blocks += [Separable(channels[stage], channels[stage]) for _ in range(depth[stage] - 1)]
+    return nn.Sequential(*blocks)
+
+
+class Separable(nn.Module):
+    """Depthwise 3x3, pointwise 1x1, one normalisation after both; with a shortcut where the size stays."""
+
+    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(inside, inside, 3, stride, 1, groups=inside, bias=False)
+        self.pointwise = nn.Conv2d(inside, outside, 1, bias=False)
+        self.norm = nn.BatchNorm2d(outside)
+        self.act = nn.ReLU(inplace=True)
+        self.short = stride == 1 and inside == outside
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.pointwise(self.depthwise(x)))
+        return self.act(x + y) if self.short else self.act(y)
+
+
+class Encoder(nn.Module):
+    """Frames to the keys and values the decoder attends to."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        fine, middle, coarse = shape.channels
+        self.now = _backbone((fine, middle, coarse), shape.depth, (4, 2, 2))
+        self.before: nn.Module | None = None
+        joined = coarse
+        if shape.frames > 1:
+            # Earlier frames say how things move; half the resolution and a shallower net are enough for that.
+            self.before = _backbone((fine, middle, middle), (1, 1, 1), (4, 2, 1))
+            joined += middle * (shape.frames - 1)
+        self.age = nn.Sequential(nn.Linear(shape.frames, 32), nn.ReLU(), nn.Linear(32, joined))
+        self.join = nn.Sequential(
+            nn.Conv2d(joined, shape.size, 1, bias=False), nn.BatchNorm2d(shape.size), nn.ReLU(inplace=True),
+            *[Separable(shape.size, shape.size) for _ in range(shape.mixing)],
+        )
+        self.whole = nn.Linear(shape.size, shape.size)
+        self.place = nn.Parameter(torch.randn(1, shape.tokens, shape.size) * 0.02)
+        self.norm = nn.LayerNorm(shape.size)
+        self.keys_values = nn.ModuleList(nn.Linear(shape.size, 2 * shape.size) for _ in range(shape.layers))
+
+    def tokens(self, frames: Tensor, ages_s: Tensor) -> Tensor:
+        """``frames`` (B, N, H, W, 3) uint8 or float BGR 0..255, ``ages_s`` (B, N); gives (B, tokens, size)."""
+        s = self.shape
+        batch, grid = frames.shape[0], (s.height_px // 16, s.width_px // 16)
+        pixels = (frames.reshape(-1, s.height_px, s.width_px, 3).permute(0, 3, 1, 2).float() - PIXEL_MEAN) / PIXEL_STD
+        pixels = pixels.reshape(batch, s.frames, 3, s.height_px, s.width_px)
+        x = self.now(pixels[:, -1])
+        if self.before is not None:
+            small = nn.functional.avg_pool2d(pixels[:, :-1].flatten(0, 1), 2)
+            x = torch.cat([x, self.before(small).reshape(batch, -1, *grid)], 1)
+        x = self.join(x + self.age(ages_s)[:, :, None, None])
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([x, self.whole(x.mean(1, keepdim=True))], 1) + self.place
+        return self.norm(x)
+
+    def forward(self, frames: Tensor, ages_s: Tensor) -> list[Tensor]:
+        """Per layer key and value, each (B, heads, tokens, head_size)."""
+        memory = self.tokens(frames, ages_s)
+        out: list[Tensor] = []
+        for projection in self.keys_values:
+            out += [_heads(t, self.shape) for t in projection(memory).chunk(2, -1)]
+        return out
+
+
+def _heads(x: Tensor, shape: Shape) -> Tensor:
+    """(B, T, size) to (B, heads, T, head_size)."""
+    return x.reshape(x.shape[0], -1, shape.heads, shape.head_size).transpose(1, 2)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e9)
+    mixed = torch.softmax(scores, -1) @ value
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class Layer(nn.Module):
+    """Attention to the tokens so far, to the picture, and a feed-forward part; normalised before each."""
+
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        size = shape.size
+        self.shape = shape
+        self.norm1, self.norm2, self.norm3 = nn.LayerNorm(size), nn.LayerNorm(size), nn.LayerNorm(size)
+        self.qkv, self.out1 = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.query, self.out2 = nn.Linear(size, size), nn.Linear(size, size)
+        self.feed = nn.Sequential(nn.Linear(size, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, size))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Returns the new tokens and the keys and values including them."""
+        query, key, value = (_heads(t, self.shape) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        if past is not None:
+            key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+        x = x + self.dropout(self.out1(_attend(query, key, value, mask)))
+        x = x + self.dropout(self.out2(_attend(_heads(self.query(self.norm2(x)), self.shape), *memory)))
+        return x + self.dropout(self.feed(self.norm3(x))), (key, value)
+
+
+class Decoder(nn.Module):
+    """Tokens and the picture's keys and values to logits."""
+
+    LONGEST = 96
+
+    def __init__(self, shape: Shape, vocabulary: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(vocabulary, shape.size)
+        self.position = nn.Embedding(self.LONGEST, shape.size)
+        nn.init.normal_(self.embed.weight, std=0.05)
+        nn.init.normal_(self.position.weight, std=0.05)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.size)
+        self.head = nn.Linear(shape.size, vocabulary)
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, memory: list[Tensor], past: list[Tensor] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """``input_ids``, ``position_ids`` (B, T) int64. Returns logits (B, T, vocabulary), present keys and values."""
+        x = self.embed(input_ids) + self.position(position_ids)
+        fed = position_ids.shape[1] + (past[0].shape[2] if past else 0)
+        places = torch.arange(fed, device=x.device)
+        mask = (places[None, :] <= position_ids[0, :, None])[None, None]
+        present: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            pair = (past[2 * number], past[2 * number + 1]) if past else None
+            x, cache = layer(x, mask, (memory[2 * number], memory[2 * number + 1]), pair)
+            present += cache
+        return self.head(self.norm(x)), present
+
+
+class Vlm(nn.Module):
+    """Both parts, as trained."""
+
+    def __init__(self, shape: Shape, vocabulary: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.shape = shape
+        self.encoder = Encoder(shape)
+        self.decoder = Decoder(shape, vocabulary, dropout)
+
+    def forward(self, frames: Tensor, ages_s: Tensor, input_ids: Tensor, groups: int = 1) -> Tensor:
+        """Teacher-forced logits (B * groups, T, vocabulary); each picture serves ``groups`` consecutive rows of ids."""
+        memory = self.encoder(frames, ages_s)
+        if groups > 1:
+            memory = [m.repeat_interleave(groups, 0) for m in memory]
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        return self.decoder(input_ids, positions, memory)[0]
