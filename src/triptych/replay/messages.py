@@ -34,6 +34,7 @@ from triptych.replay.images import Image, decode_compressed, decode_image
 from triptych.replay.record import StateRecord, VerdictRecord
 from triptych.replay.storage import reading
 from triptych.resources import share
+from triptych.supervisor import records as supervisor
 
 PACKAGE = "triptych_ros"
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -239,7 +240,7 @@ def _driver(driver: DriverState) -> tuple[str, Any]:
 
 
 def _state(record: StateRecord) -> tuple[str, Any]:
-    # A state written from a record carries no protection of its own: the record keeps none.
+    # The run record keeps no counter and CRC, so a state written from it carries none either.
     return "DegradationState", _own(
         "DegradationState",
         stamp=_time(record.t_ns),
@@ -253,6 +254,13 @@ def _state(record: StateRecord) -> tuple[str, Any]:
         sequence_counter=0,
         crc=0,
     )
+
+
+def _published_state(record: supervisor.StateRecord) -> tuple[str, Any]:
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    stamp_ns, since_ns = fields.pop("stamp_ns"), fields.pop("since_ns")
+    fields["active_faults"] = list(fields["active_faults"])
+    return "DegradationState", _own("DegradationState", **fields, stamp=_time(stamp_ns), since=_time(since_ns))
 
 
 def _verdict(record: VerdictRecord) -> tuple[str, Any]:
@@ -285,6 +293,7 @@ _WRITERS: Mapping[type, Callable[[Any], tuple[str, Any]]] = {
     MotionConstraint: _constraint,
     DriverState: _driver,
     StateRecord: _state,
+    supervisor.StateRecord: _published_state,
     VerdictRecord: _verdict,
     Odometry: _odometry,
 }

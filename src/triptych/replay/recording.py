@@ -160,7 +160,7 @@ class Recording(ABC):
                     digest.update(block)
         return f"sha256:{digest.hexdigest()}"
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every recording holds a file open
         """Free files; safe to call twice."""
 
     def __enter__(self) -> Recording:
@@ -321,7 +321,7 @@ class Bag(Recording):
         self._store.close()
 
     def _all(self, from_s: float) -> Iterator[Item]:
-        """Items in order of stamp: messages wait in a heap until nothing earlier can come; pictures are decoded then."""
+        """Items in order of stamp: messages wait in a heap until nothing earlier can come, pictures still encoded."""
         role_of = {topic.name: role for role, topic in self._roles.items()}
         from_ns = self._info.start_ns + round(from_s * messages.NS) - REORDER_NS if from_s > 0 else None
         timers = {role: _Timer(role, topic.name, self.warnings) for role, topic in self._roles.items()}

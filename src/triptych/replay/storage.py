@@ -358,7 +358,7 @@ class FolderStore:
             )
         elif sum(found.values()) > promise.message_count:
             self.warnings.append(
-                f"{self.path}: holds {sum(found.values())} messages, more than the {promise.message_count} of its metadata"
+                f"{self.path}: holds {sum(found.values())} messages, its metadata says {promise.message_count}"
             )
 
     def messages(self, topics: Collection[str] | None = None, from_ns: int | None = None) -> Iterator[Raw]:
