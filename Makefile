@@ -1,0 +1,50 @@
+# What a newcomer types. Each target makes the virtual environment .venv itself and reuses it the next time.
+#   make demo    three tiers and a supervisor drive the built-in scenario; report in demo_report/
+#   make test    all tests             make lint    style and types
+#   make bench   measure this machine  make clean   remove what the targets made
+# Another interpreter: make demo PYTHON=python3.12 (only counts when .venv is created)
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO_OUT ?= demo_report
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+TEST_ARGS ?=
+LINTED := src test launch bench scripts setup.py
+
+.PHONY: help demo test lint bench clean environment test-environment
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+define need_python
+@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is not there; install Python 3.10 to 3.13 \
+(Debian, Ubuntu: sudo apt install python3 python3-venv python3-dev) or name one: make PYTHON=/path/to/python3." >&2; exit 1; }
+endef
+
+environment:
+	$(need_python)
+	@"$(PYTHON)" scripts/environment.py --venv "$(VENV)"
+
+test-environment:
+	$(need_python)
+	@"$(PYTHON)" scripts/environment.py --venv "$(VENV)" --extra test
+
+demo: environment
+	@"$(BIN)/triptych" demo --out "$(DEMO_OUT)" $(DEMO_ARGS)
+
+# Python code comes from src/ (see pyproject.toml), messages and their libraries from the installed package.
+test: test-environment
+	@PYTHONPATH=src "$(BIN)/python" -m pytest $(TEST_ARGS)
+
+lint: test-environment
+	@"$(BIN)/ruff" check $(LINTED)
+	@"$(BIN)/ruff" format --check $(LINTED)
+	@"$(BIN)/mypy"
+
+bench: environment
+	@"$(BIN)/triptych" bench $(BENCH_ARGS)
+
+clean:
+	rm -rf "$(VENV)" build demo_report mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
