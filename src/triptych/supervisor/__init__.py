@@ -1,0 +1,25 @@
+"""The supervisor: decides at every moment how much of the three tiers the vehicle may rely on.
+
+Pure Python: no ROS, no clock, no threads.
+"""
+
+from triptych.supervisor.config import SupervisorConfig, supervisor_config
+from triptych.supervisor.core import SupervisorCore
+from triptych.supervisor.faults import FaultRow, Reaction, load_faults
+from triptych.supervisor.machine import MachineState
+from triptych.supervisor.records import Commands, Diagnostic, StateRecord, Transition, Verdict
+
+__all__ = [
+    "Commands",
+    "Diagnostic",
+    "FaultRow",
+    "MachineState",
+    "Reaction",
+    "StateRecord",
+    "SupervisorConfig",
+    "SupervisorCore",
+    "Transition",
+    "Verdict",
+    "load_faults",
+    "supervisor_config",
+]

@@ -1,0 +1,135 @@
+"""All monitors of one tier, and the order in which a message passes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triptych.contract.budgets import Budget
+from triptych.contract.result import SceneAdvice, TierResult, TierStatus
+from triptych.contract.terms import Advice, Origin, Tier, TierState
+from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.monitors.crc import Crc
+from triptych.supervisor.monitors.future_frame import FutureFrame
+from triptych.supervisor.monitors.heartbeat import Heartbeat
+from triptych.supervisor.monitors.invalid import Invalid, result_is_valid
+from triptych.supervisor.monitors.late import Late
+from triptych.supervisor.monitors.never_received import NeverReceived
+from triptych.supervisor.monitors.origin import OriginRun
+from triptych.supervisor.monitors.repeated_frame import RepeatedFrame
+from triptych.supervisor.monitors.self_report import SelfReport
+from triptych.supervisor.monitors.sequence_gap import SequenceGap
+from triptych.supervisor.monitors.stale import Silence
+from triptych.supervisor.monitors.uncertainty import Uncertainty
+
+Metric = Callable[[int], float | None]
+"""A metric as a function of monotonic time in nanoseconds."""
+
+
+class TierChannel:
+    """What is known of one tier.
+
+    A result counts as a sign of life only if its CRC is right, its numbers are valid, and its content is neither from
+    the future nor older than the tier may keep it. A tier is *seen* after one fresh result and one healthy status.
+
+    Attributes:
+        advice: of the last usable result, ``None`` for the detector and before the first.
+    """
+
+    def __init__(self, tier: Tier, budget: Budget, config: SupervisorConfig) -> None:
+        self.tier = tier
+        self.advice: Advice | None = None
+        self.never = NeverReceived()
+        self._keep_s = budget.keep_s + config.transport_allowance_s
+        self._silence = Silence()
+        self._late = Late(budget.budget_s + config.transport_allowance_s)
+        self._heartbeat = Heartbeat()
+        self._repeated = RepeatedFrame()
+        self._future = FutureFrame(config.future_tolerance_s)
+        self._sequence = SequenceGap(config.event_window_s)
+        self._crc = Crc(config.event_window_s)
+        self._invalid = Invalid(config.event_window_s)
+        self._report = SelfReport()
+        self._origin = OriginRun()
+        self._uncertainty = Uncertainty()
+        self._fresh_once = self._well_once = False
+
+    def take_result(
+        self,
+        result: TierResult,
+        received_ns: int,
+        age_s: float,
+        judge_age: bool,
+        crc_ok: bool,
+        fingerprint: int | None,
+        moving: bool,
+    ) -> None:
+        """One result.
+
+        Args:
+            result: as received.
+            received_ns: monotonic time of receipt.
+            age_s: of its source stamp at receipt.
+            judge_age: false right after a clock step, when stamps mean little.
+            crc_ok: outcome of the receiver's check.
+            fingerprint: of the picture it is about, if known.
+            moving: whether the vehicle certainly moves.
+        """
+        if not self._crc.observe(crc_ok, received_ns):
+            return
+        self._sequence.observe(result.sequence_counter, received_ns)
+        if not self._invalid.observe(result.tier is self.tier and result_is_valid(result), received_ns):
+            return
+        if result.origin is not Origin.DEFAULT:
+            if judge_age and not (self._future.observe(age_s) and age_s <= self._keep_s):
+                return
+            self._uncertainty.observe(result.uncertainty)
+        if result.origin is Origin.FRESH:
+            if judge_age:
+                self._late.observe(age_s)
+            if self._repeated.observe(result.source_stamp_ns, fingerprint, moving):
+                self._fresh_once = True
+                self._see()
+        self._origin.observe(result.origin)
+        self._silence.observe(received_ns)
+        if isinstance(result.payload, SceneAdvice):
+            self.advice = result.payload.advice
+
+    def take_status(self, status: TierStatus, received_ns: int, crc_ok: bool) -> None:
+        """One heartbeat."""
+        if not self._crc.observe(crc_ok, received_ns):
+            return
+        if self._heartbeat.observe(status, received_ns) or status.state is not TierState.ACTIVE:
+            self._sequence.restart()
+            self._repeated.restart()
+        if self._report.observe(status):
+            self._well_once = True
+            self._see()
+
+    def _see(self) -> None:
+        self.never.received = self._fresh_once and self._well_once
+
+    def clock_stepped(self) -> None:
+        """Stamps begin anew."""
+        self._repeated.restart()
+
+    @property
+    def fault(self) -> str:
+        """What the tier last said of its own health."""
+        return self._report.fault
+
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics of this tier by name."""
+        return {
+            "overdue_s": self.never.overdue_s,
+            "gap_s": self._silence.gap_s,
+            "late_n": self._late.late_n,
+            "heartbeat_s": self._heartbeat.heartbeat_s,
+            "repeated_n": self._repeated.repeated_n,
+            "future_n": self._future.future_n,
+            "lost_n": self._sequence.lost_n,
+            "crc_n": self._crc.crc_n,
+            "invalid_n": self._invalid.invalid_n,
+            "unhealthy": self._report.unhealthy,
+            "default_n": self._origin.default_n,
+            "uncertainty": self._uncertainty.uncertainty,
+        }

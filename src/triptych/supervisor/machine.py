@@ -1,0 +1,122 @@
+"""The degradation state machine: one table and a pure function. No clock, no I/O, no memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from triptych.contract.terms import DegradationState as S
+from triptych.supervisor.faults import Reaction
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    """Everything the machine remembers.
+
+    Attributes:
+        state: the degradation state.
+        reason: why it was entered.
+        waited_ns: how long the driver has been asked in vain; counts only in L2 and while the vehicle moves.
+        locked: a minimal risk condition was reached and has not been reset: automation must not drive.
+    """
+
+    state: S = S.INITIALISING
+    reason: str = "waiting for every required input"
+    waited_ns: int = 0
+    locked: bool = False
+
+
+class Inputs(NamedTuple):
+    """Everything the machine looks at.
+
+    Attributes:
+        demand: the strongest reaction any active fault asks for.
+        demand_reason: the sentence of that fault.
+        ready: every expected input was valid once (or, for VLM tiers, had its start-up grace).
+        grace_over: the start-up grace is over.
+        standstill: the vehicle certainly stands.
+        driver_drives: the driver certainly drives.
+        handed_back: the driver has handed over, for long enough.
+        reset: an explicit reset was accepted.
+        elapsed_ns: since the last look.
+        wait_ns: how long the driver may take to answer.
+    """
+
+    demand: Reaction
+    demand_reason: str
+    ready: bool
+    grace_over: bool
+    standstill: bool
+    driver_drives: bool
+    handed_back: bool
+    reset: bool
+    elapsed_ns: int
+    wait_ns: int
+
+
+class _Rule(NamedTuple):
+    when: Callable[[MachineState, Inputs], bool]
+    to: S
+    reason: str = ""  # empty: the demanding fault's sentence
+
+
+def _demands(reaction: Reaction) -> Callable[[MachineState, Inputs], bool]:
+    return lambda _, i: i.demand is reaction
+
+
+_DRIVER = _Rule(lambda _, i: i.driver_drives, S.MANUAL, "the driver drives")
+_LOST = _Rule(_demands(Reaction.L1), S.L1_MINIMAL_RISK_MANOEUVRE)
+_NO_ANSWER = _Rule(lambda m, i: m.waited_ns >= i.wait_ns, S.L1_MINIMAL_RISK_MANOEUVRE, "the driver did not take over")
+_OVERDUE = _Rule(
+    lambda _, i: i.grace_over and not i.standstill, S.L1_MINIMAL_RISK_MANOEUVRE, "not ready after the start-up grace"
+)
+_UNSURE = _Rule(_demands(Reaction.L2), S.L2_TAKEOVER_REQUEST)
+_ALONE = _Rule(_demands(Reaction.L3), S.L3_PERCEPTION_ONLY)
+_WELL = _Rule(_demands(Reaction.LOG), S.NOMINAL, "all tiers are healthy")
+
+
+def _only(gate: Callable[[MachineState, Inputs], bool], rule: _Rule, reason: str = "") -> _Rule:
+    return rule._replace(when=lambda m, i: gate(m, i) and rule.when(m, i), reason=reason or rule.reason)
+
+
+def _ready(_: MachineState, i: Inputs) -> bool:
+    return i.ready
+
+
+def _handed_back(m: MachineState, i: Inputs) -> bool:
+    return i.ready and i.handed_back and not m.locked
+
+
+def _reset(_: MachineState, i: Inputs) -> bool:
+    return i.reset and i.standstill
+
+
+RULES: dict[S, tuple[_Rule, ...]] = {
+    S.INITIALISING: (
+        _DRIVER,
+        _only(_ready, _WELL, "every required input is valid"),
+        _only(_ready, _ALONE),
+        _OVERDUE,
+    ),
+    S.NOMINAL: (_DRIVER, _LOST, _UNSURE, _ALONE),
+    S.L3_PERCEPTION_ONLY: (_DRIVER, _LOST, _UNSURE, _WELL),
+    S.L2_TAKEOVER_REQUEST: (_DRIVER, _LOST, _ALONE, _WELL, _NO_ANSWER),
+    S.L1_MINIMAL_RISK_MANOEUVRE: (_DRIVER, _Rule(lambda _, i: i.standstill, S.MRC, "the vehicle stands")),
+    S.MRC: (_DRIVER, _only(_reset, _WELL, "reset"), _only(_reset, _ALONE)),
+    S.MANUAL: (_only(_handed_back, _WELL, "the driver handed over"), _only(_handed_back, _ALONE)),
+}
+"""For each state its ways out, the first that applies wins. A state without one stays."""
+
+
+def transition(m: MachineState, i: Inputs) -> MachineState:
+    """One look at the inputs; returns ``m`` itself when nothing changed."""
+    if m.state is S.L2_TAKEOVER_REQUEST and not i.standstill:
+        m = replace(m, waited_ns=m.waited_ns + i.elapsed_ns)
+    if m.locked and m.state is S.MANUAL and _reset(m, i):
+        m = replace(m, locked=False)
+    for rule in RULES[m.state]:
+        if rule.when(m, i):
+            locked = rule.to is S.MRC or (m.locked and rule.to is S.MANUAL)
+            return MachineState(rule.to, rule.reason or i.demand_reason, 0, locked)
+    return m
