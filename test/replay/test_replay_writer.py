@@ -252,6 +252,17 @@ def test_from_video_refuses_bad_options_and_leaves_nothing(
     assert [p.name for p in tmp_path.iterdir()] == ["pictures"]
 
 
+def test_from_video_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    def interrupt(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    source = images(tmp_path / "pictures", 3)
+    with pytest.raises(KeyboardInterrupt):
+        from_video(source, tmp_path / "bag", progress=interrupt)
+    assert [p.name for p in tmp_path.iterdir()] == ["pictures"]
+
+
 def test_from_video_wants_a_video(tmp_path: Path) -> None:
     with BagWriter(tmp_path / "bag") as bag:
         bag.write_record("odometry", Odometry(T0, 1.0), T0)

@@ -1,7 +1,7 @@
 """Bags out: rosbag2 folders (MCAP or SQLite) that Foxglove and ``ros2 bag play`` read, and camera bags from videos.
 
-A bag is written into a hidden folder beside its target and renamed when it is complete, so that a half-written one never
-carries the name. Metadata is of format version 8, the newest that both ROS 2 Humble and Jazzy read; messages carry
+A bag is written into a hidden folder beside its target and renamed when it is complete, so that a half-written one
+never carries the name. Metadata is of format version 8, the newest that both ROS 2 Humble and Jazzy read; messages carry
 their definitions (``ros2msg``) and type hashes.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from triptych.replay.recording import check_range
 
 Storage = Literal["mcap", "sqlite3"]
 STORAGES: dict[str, StoragePlugin] = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
-METADATA_VERSION = 8
+METADATA_VERSION: Literal[8] = 8
 _FOREVER = QosTime(9223372036, 854775807)
 
 
@@ -49,12 +50,13 @@ LATCHED_QOS = (_qos(QosReliability.RELIABLE, QosDurability.TRANSIENT_LOCAL, 1),)
 
 
 class BagWriter:
-    """Writes one rosbag2 folder. As a context manager it keeps the bag on Ctrl-C and drops it on any other exception.
+    """Writes one rosbag2 folder. As a context manager it drops the bag on an exception.
 
     Args:
         folder: the bag; its name is also the name of the storage file.
         overwrite: replace an existing bag when the new one is complete; otherwise an existing path is an error.
         latched: topics that get :data:`LATCHED_QOS`.
+        keep_on_interrupt: as a context manager keep what was written until Ctrl-C: a run's results are worth it.
 
     Raises:
         InputError: ``folder`` exists, or ``storage`` is unknown.
@@ -62,7 +64,13 @@ class BagWriter:
     """
 
     def __init__(
-        self, folder: Path | str, *, storage: str = "mcap", overwrite: bool = False, latched: Sequence[str] = ()
+        self,
+        folder: Path | str,
+        *,
+        storage: str = "mcap",
+        overwrite: bool = False,
+        latched: Sequence[str] = (),
+        keep_on_interrupt: bool = True,
     ) -> None:
         self.folder = Path(folder)
         if storage not in STORAGES:
@@ -72,6 +80,7 @@ class BagWriter:
         if self.folder.exists() and not (self.folder / "metadata.yaml").exists() and any(self.folder.iterdir()):
             raise InputError("exists and is not a recording", where=self.folder, remedy="name another folder")
         self.counts: dict[str, int] = {}
+        self._keep = (KeyboardInterrupt, SystemExit) if keep_on_interrupt else ()
         self._latched = {t.strip("/") for t in latched}
         self._connections: dict[str, Connection] = {}
         self._part = self.folder.with_name(f".{self.folder.name}.part-{os.getpid()}")
@@ -163,17 +172,15 @@ class BagWriter:
         """Drop everything written. Safe to call at any time; a closed bag stays."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            try:
+            with suppress(Exception):  # the files go anyway, and the first error is the one to report
                 writer.abort()
-            except Exception:
-                pass
         shutil.rmtree(self._part, ignore_errors=True)
 
     def __enter__(self) -> BagWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, (KeyboardInterrupt, SystemExit)):
+        if kind is None or issubclass(kind, self._keep):
             self.close()
         else:
             self.abort()
@@ -226,7 +233,7 @@ def from_video(
     with open_recording(source, fps=fps) as recording:
         expected = _expected(recording.info.message_count, recording.info.duration_s, start_s, duration_s)
         written = 0
-        with BagWriter(out, storage=storage, overwrite=overwrite) as bag:
+        with BagWriter(out, storage=storage, overwrite=overwrite, keep_on_interrupt=False) as bag:
             for item in recording.items(start_s, duration_s):
                 frame = item.value
                 assert isinstance(frame, Frame)
