@@ -114,7 +114,8 @@ def test_state_text_says_state_reason_limit_and_countdown() -> None:
     constraint = MotionConstraint(0, 5.0, 2.0, True, True, True, DegradationState.L2_TAKEOVER_REQUEST, "")
     text = state_markers(DegradationState.L2_TAKEOVER_REQUEST, "stalled", constraint, 10.0, 7.6)[0].text
     assert text == (
-        "L2 TAKEOVER REQUEST\nstalled\ntake over: 8 s\n36 km/h, limit 18 km/h, hazard lights, pull over, remote centre told"
+        "L2 TAKEOVER REQUEST\nstalled\ntake over: 8 s\n"
+        "36 km/h, limit 18 km/h, hazard lights, pull over, remote centre told"
     )
     assert "NO SUPERVISOR" in state_markers(None)[0].text
 

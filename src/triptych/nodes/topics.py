@@ -49,7 +49,7 @@ class Service:
 
 CAMERA_IMAGE = Topic("camera/image_raw", "sensor_msgs/msg/Image", "camera", 0.0, False, "camera: bgr8, rgb8 or mono8")
 ODOMETRY = Topic("odometry", "nav_msgs/msg/Odometry", "vehicle", 0.0, False, "vehicle speed in twist.twist.linear.x")
-DRIVER_STATE = Topic("driver/state", "triptych_ros/msg/DriverState", "driver", 0.0, False, "what is known of the driver")
+DRIVER_STATE = Topic("driver/state", "triptych_ros/msg/DriverState", "driver", 0.0, False, "what is known of a driver")
 FULL_QUESTION = Topic("full/question", "std_msgs/msg/String", "anyone", 0.0, False, "a free question to tier 3")
 
 RESULTS: dict[Tier, Topic] = {
@@ -73,7 +73,7 @@ STATE = Topic(
     "supervisor/state", "triptych_ros/msg/DegradationState", "supervisor", 0.0, True, "state of the degradation machine"
 )
 CONSTRAINT = Topic(
-    "supervisor/constraint", "triptych_ros/msg/MotionConstraint", "supervisor", 20.0, False, "the command to the vehicle"
+    "supervisor/constraint", "triptych_ros/msg/MotionConstraint", "supervisor", 20.0, False, "the vehicle's command"
 )
 VERDICTS = Topic("supervisor/verdicts", "triptych_ros/msg/Verdicts", "supervisor", 0.0, False, "what each monitor says")
 DIAGNOSTICS = Topic("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "supervisor", 1.0, False, "for ROS tooling")

@@ -2,8 +2,8 @@
 
 A single camera gives no depth. What stands on the road is placed where the bottom edge of its box meets a flat
 ground (pinhole camera, known mounting height and pitch); what hangs above it (traffic lights, signs), or whose bottom
-edge is at or above the horizon, is placed by its typical height. That is good enough to look at and to nothing else: the
-supervisor never uses these positions.
+edge is at or above the horizon, is placed by its typical height. That is good enough to look at and for nothing else:
+the supervisor never uses these positions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GroundCamera:
         return cls(focal, focal, width_px / 2, height_px / 2, height_m, forward_m, pitch_rad)
 
     def on_ground(self, u_px: float, v_px: float) -> tuple[float, float] | None:
-        """Where the ray through a pixel meets the ground: (x, y) in ``base_link``, or ``None`` at or above the horizon."""
+        """Where a pixel's ray meets the ground: (x, y) in ``base_link``, or ``None`` at or above the horizon."""
         down = self.pitch_rad + math.atan((v_px - self.cy_px) / self.fy_px)
         if not math.sin(down) > 1e-4:
             return None

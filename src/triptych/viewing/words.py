@@ -1,7 +1,7 @@
 """Words and colours for people, one table: images, markers, terminal and report say the same thing the same way.
 
-Colours are the Okabe-Ito palette and one wine red of Paul Tol, which stay distinct under the common colour-vision deficiencies; no meaning
-is carried by colour alone, there is always a word or a shape beside it.
+Colours are the Okabe-Ito palette and one wine red of Paul Tol, which stay distinct under the common colour-vision
+deficiencies; no meaning is carried by colour alone, there is always a word or a shape beside it.
 """
 
 from __future__ import annotations
