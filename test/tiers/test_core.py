@@ -33,7 +33,11 @@ RNG = np.random.default_rng(7)
 def output(tier: Tier = Tier.DETECTOR, infer_ms: float = 5.0, **changes: object) -> EngineOutput:
     payload = Detections(64, 48) if tier is Tier.DETECTOR else SceneAdvice()
     values: dict[str, object] = {
-        "payload": payload, "uncertainty": 0.1, "pre_ms": 1.0, "infer_ms": infer_ms, "post_ms": 0.5
+        "payload": payload,
+        "uncertainty": 0.1,
+        "pre_ms": 1.0,
+        "infer_ms": infer_ms,
+        "post_ms": 0.5,
     }
     return EngineOutput(**{**values, **changes})  # type: ignore[arg-type]
 

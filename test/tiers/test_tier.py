@@ -226,9 +226,7 @@ def test_question_reaches_the_engine_and_restart_works() -> None:
 
 def test_threads_are_set_up_and_end() -> None:
     names: list[str] = []
-    tier = Tier(
-        TierName.DETECTOR, ScriptedEngine(lambda _: None), BUDGET, collect([]), thread_setup=names.append
-    )
+    tier = Tier(TierName.DETECTOR, ScriptedEngine(lambda _: None), BUDGET, collect([]), thread_setup=names.append)
     tier.start()
     assert wait_until(lambda: sorted(names) == ["deadline", "infer"])
     assert tier.stop()

@@ -161,15 +161,24 @@ class TierCore:
             self._started_stamp_ns = now_stamp_ns
             self._offset_ns = now_stamp_ns - now_monotonic_ns
 
-    def wants_frame(self, now_monotonic_ns: int) -> bool:
-        """Whether a frame taken now would be used: for a job that is due or for the history of a later one.
+    def wanted_ns(self) -> int | None:
+        """Monotonic time from which a frame would be used: for a job that is due or for the history of a later one.
 
-        A tier that answers every 2 s need not pay for receiving 20 frames per second.
+        A tier that answers every 2 s need not pay for receiving 20 frames per second. None while the engine is busy
+        and has history enough: not before it is idle.
         """
-        newest = self._mailbox[0] if self._mailbox else (self._history[-1][0] if self._history else self._opened_ns)
-        if self._frames_wanted > 1 and now_monotonic_ns - newest >= self._spacing_ns:
-            return True
-        return self._job is None and now_monotonic_ns >= self._opened_ns + self._min_interval_ns
+        times = []
+        if self._frames_wanted > 1:
+            held = self._mailbox or (self._history[-1] if self._history else None)
+            times.append(held[0] + self._spacing_ns if held else self._opened_ns)
+        if self._job is None:
+            times.append(self._opened_ns + self._min_interval_ns)
+        return min(times, default=None)
+
+    def wants_frame(self, now_monotonic_ns: int) -> bool:
+        """Whether a frame would be used now."""
+        wanted_ns = self.wanted_ns()
+        return wanted_ns is not None and now_monotonic_ns >= wanted_ns
 
     def offer(self, frame: Frame, now_monotonic_ns: int, now_stamp_ns: int | None = None, *, skipped: int = 0) -> str:
         """Put the newest frame into the mailbox; what was in it counts as dropped.
@@ -303,8 +312,10 @@ class TierCore:
             # After a pause of this process the missed periods are gone; one result stands for all of them.
             missed = (now_monotonic_ns - self._anchor_ns - self._silence_ns) // self._period_ns
             return self._fallback(
-                self._anchor_ns + (1 + missed) * self._period_ns, self._silence_reason(now_monotonic_ns),
-                now_monotonic_ns, now_stamp_ns,
+                self._anchor_ns + (1 + missed) * self._period_ns,
+                self._silence_reason(now_monotonic_ns),
+                now_monotonic_ns,
+                now_stamp_ns,
             )
         return None
 

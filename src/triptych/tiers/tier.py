@@ -175,10 +175,18 @@ class Tier:
             self._condition.notify_all()
         return refusal
 
-    def wants_frame(self) -> bool:
-        """Whether a frame would be of use now (see :meth:`TierCore.wants_frame`)."""
+    def wait_wanted(self, timeout_s: float) -> bool:
+        """Sleep until a frame would be of use (see :meth:`TierCore.wanted_ns`); False after ``timeout_s``."""
+        end_ns = self._clock.monotonic_ns() + round(timeout_s * 1e9)
         with self._condition:
-            return self._state is TierState.ACTIVE and self._core.wants_frame(self._clock.monotonic_ns())
+            while True:
+                now_ns = self._clock.monotonic_ns()
+                wanted_ns = self._core.wanted_ns() if self._state is TierState.ACTIVE else None
+                if wanted_ns is not None and now_ns >= wanted_ns:
+                    return True
+                if now_ns >= end_ns:
+                    return False
+                self._condition.wait((min(end_ns, wanted_ns or end_ns) - now_ns) / 1e9)
 
     def set_question(self, text: str) -> None:
         """The free question of later answers; empty for the standing one."""
@@ -317,8 +325,9 @@ def self_test(name: TierName, engine: Engine, runs: int = WARM_UP_RUNS) -> str:
     """
     try:
         golden = engine.golden()
+        question = getattr(engine, "golden_question", "")
         for _ in range(runs):
-            output = engine.infer([golden] * engine.frames_wanted)
+            output = engine.infer([golden] * engine.frames_wanted, question)
             problem = unusable(name, output) or engine.golden_ok(output)
             if problem:
                 return f"self-test failed: {problem}"

@@ -1,0 +1,442 @@
+"""ROS messages to contract records and back. The only module that knows the fields of both.
+
+Both directions are lossless (float64, int64 nanoseconds, UTF-8), so that a CRC made on one side holds on the other.
+Text longer than the message allows is cut at a character boundary, and the record is then protected again with
+the same counter: a cut is visible, a broken CRC never comes from it.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from builtin_interfaces.msg import Time
+from nav_msgs.msg import Odometry as OdometryMsg
+from sensor_msgs.msg import CompressedImage, Image
+
+from triptych.contract import (
+    Advice,
+    DegradationState,
+    Detection,
+    Detections,
+    DriverState,
+    Frame,
+    Hazard,
+    InputError,
+    LatencySplit,
+    Light,
+    MotionConstraint,
+    Odometry,
+    Origin,
+    Road,
+    SceneAdvice,
+    Tier,
+    TierResult,
+    TierState,
+    TierStatus,
+    Weather,
+    protect,
+)
+from triptych.contract.frame import MAX_SIDE_PX
+from triptych.contract.result import MAX_LABEL, MAX_QUESTION, MAX_REASON, MAX_TEXT
+from triptych_ros.msg import Detection as DetectionMsg
+from triptych_ros.msg import Detections as DetectionsMsg
+from triptych_ros.msg import DriverState as DriverStateMsg
+from triptych_ros.msg import MotionConstraint as MotionConstraintMsg
+from triptych_ros.msg import ResultHeader
+from triptych_ros.msg import SceneAdvice as SceneAdviceMsg
+from triptych_ros.msg import TierStatus as TierStatusMsg
+
+_NS = 1_000_000_000
+_MAX_STAMP_NS = (2**31 - 1) * _NS + _NS - 1
+R = TypeVar("R")
+
+
+def fit(text: str, limit_bytes: int) -> str:
+    """``text`` cut to at most ``limit_bytes`` bytes of UTF-8, never inside a character."""
+    data = text.encode()
+    return text if len(data) <= limit_bytes else data[:limit_bytes].decode(errors="ignore")
+
+
+def to_time(stamp_ns: int) -> Time:
+    """Nanoseconds to a ROS time, held within what the message can say."""
+    sec, nanosec = divmod(min(max(stamp_ns, 0), _MAX_STAMP_NS), _NS)
+    return Time(sec=sec, nanosec=nanosec)
+
+
+def from_time(time: Time) -> int:
+    """A ROS time in nanoseconds."""
+    return int(time.sec * _NS + time.nanosec)
+
+
+def _fitted(record: R, limits: dict[str, int]) -> R:
+    """``record`` with its texts cut to ``limits`` (bytes); protected again if anything had to be cut."""
+    changes = {
+        name: fit(getattr(record, name), limit)
+        for name, limit in limits.items()
+        if len(getattr(record, name).encode()) > limit
+    }
+    if not changes:
+        return record
+    cut: Any = dataclasses.replace(record, **changes)  # type: ignore[type-var]
+    return protect(cut, cut.sequence_counter)  # type: ignore[no-any-return]
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+_RESULT_LIMITS = {"reason": MAX_REASON, "engine_id": 64, "engine_version": 32, "device": 64}
+
+
+def _bounded_result(result: TierResult) -> TierResult:
+    payload = result.payload
+    if isinstance(payload, Detections):
+        if any(len(d.label.encode()) > MAX_LABEL for d in payload.detections):
+            cut = tuple(dataclasses.replace(d, label=fit(d.label, MAX_LABEL)) for d in payload.detections)
+            payload = dataclasses.replace(payload, detections=cut)
+    elif len(payload.text.encode()) > MAX_TEXT or len(payload.question.encode()) > MAX_QUESTION:
+        payload = dataclasses.replace(
+            payload, text=fit(payload.text, MAX_TEXT), question=fit(payload.question, MAX_QUESTION)
+        )
+    if payload is not result.payload:
+        result = protect(dataclasses.replace(result, payload=payload), result.sequence_counter)
+    return _fitted(result, _RESULT_LIMITS)
+
+
+def result_to_msg(result: TierResult) -> DetectionsMsg | SceneAdviceMsg:
+    """A tier result as the message of its tier."""
+    result = _bounded_result(result)
+    header = ResultHeader(
+        tier=int(result.tier),
+        origin=int(result.origin),
+        reason=result.reason,
+        frame_number=result.frame_number,
+        published=to_time(result.published_ns),
+        age_ms=result.age_ms,
+        transport_ms=result.latency.transport_ms,
+        pre_ms=result.latency.pre_ms,
+        infer_ms=result.latency.infer_ms,
+        post_ms=result.latency.post_ms,
+        engine_id=result.engine_id,
+        engine_version=result.engine_version,
+        device=result.device,
+        uncertainty=result.uncertainty,
+        sequence_counter=result.sequence_counter,
+        crc=result.crc,
+    )
+    header.header.stamp = to_time(result.source_stamp_ns)
+    header.header.frame_id = result.frame_id
+    payload = result.payload
+    if isinstance(payload, Detections):
+        return DetectionsMsg(
+            result=header,
+            image_width=payload.image_width,
+            image_height=payload.image_height,
+            detections=[
+                DetectionMsg(
+                    label=d.label,
+                    class_id=int(d.class_id),
+                    score=d.score,
+                    x_min=d.x_min,
+                    y_min=d.y_min,
+                    x_max=d.x_max,
+                    y_max=d.y_max,
+                )
+                for d in payload.detections
+            ],
+        )
+    return SceneAdviceMsg(
+        result=header,
+        road=int(payload.road),
+        weather=int(payload.weather),
+        light=int(payload.light),
+        hazards=array.array("B", [int(h) for h in payload.hazards]),
+        advice=int(payload.advice),
+        question=payload.question,
+        text=payload.text,
+        token_probabilities=array.array("d", payload.token_probabilities),
+    )
+
+
+def result_from_msg(msg: DetectionsMsg | SceneAdviceMsg) -> TierResult:
+    """A result message as a record.
+
+    Raises:
+        InputError: a number that no enumeration knows.
+    """
+    header = msg.result
+    payload: Detections | SceneAdvice
+    try:
+        if isinstance(msg, DetectionsMsg):
+            payload = Detections(
+                msg.image_width,
+                msg.image_height,
+                tuple(
+                    Detection(d.label, d.class_id, d.score, d.x_min, d.y_min, d.x_max, d.y_max) for d in msg.detections
+                ),
+            )
+        else:
+            payload = SceneAdvice(
+                Road(msg.road),
+                Weather(msg.weather),
+                Light(msg.light),
+                tuple(Hazard(h) for h in msg.hazards),
+                Advice(msg.advice),
+                msg.question,
+                msg.text,
+                tuple(msg.token_probabilities),
+            )
+        tier, origin = Tier(header.tier), Origin(header.origin)
+    except ValueError as error:
+        raise InputError(str(error), where=type(msg).__name__) from None
+    return TierResult(
+        tier=tier,
+        origin=origin,
+        reason=header.reason,
+        source_stamp_ns=from_time(header.header.stamp),
+        frame_id=header.header.frame_id,
+        frame_number=header.frame_number,
+        published_ns=from_time(header.published),
+        age_ms=header.age_ms,
+        latency=LatencySplit(header.transport_ms, header.pre_ms, header.infer_ms, header.post_ms),
+        engine_id=header.engine_id,
+        engine_version=header.engine_version,
+        device=header.device,
+        uncertainty=header.uncertainty,
+        payload=payload,
+        sequence_counter=header.sequence_counter,
+        crc=header.crc,
+    )
+
+
+# -- flat records: the same field names on both sides -----------------------------------------------------------------
+
+_STATUS_LIMITS = {"fault": 160, "engine_id": 64, "engine_version": 32, "device_requested": 64, "device": 64}
+
+
+def _flat(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.name != "stamp_ns")
+
+
+_STATUS, _CONSTRAINT, _DRIVER = _flat(TierStatus), _flat(MotionConstraint), _flat(DriverState)
+
+
+def status_to_msg(status: TierStatus) -> TierStatusMsg:
+    """A heartbeat as its message."""
+    status = _fitted(status, _STATUS_LIMITS)
+    return TierStatusMsg(stamp=to_time(status.stamp_ns), **{n: _plain(getattr(status, n)) for n in _STATUS})
+
+
+def status_from_msg(msg: TierStatusMsg) -> TierStatus:
+    """A heartbeat message as a record.
+
+    Raises:
+        InputError: unknown tier or state number.
+    """
+    values = {n: getattr(msg, n) for n in _STATUS}
+    return _checked(TierStatus, msg, values, tier=Tier, state=TierState)
+
+
+def constraint_to_msg(constraint: MotionConstraint) -> MotionConstraintMsg:
+    """A motion constraint as its message."""
+    constraint = _fitted(constraint, {"reason": 160})
+    values = {n: _plain(getattr(constraint, n)) for n in _CONSTRAINT}
+    return MotionConstraintMsg(stamp=to_time(constraint.stamp_ns), **values)
+
+
+def constraint_from_msg(msg: MotionConstraintMsg) -> MotionConstraint:
+    """A motion constraint message as a record. Numbers are not judged here: that is :class:`ConstraintGuard`'s.
+
+    Raises:
+        InputError: unknown state number.
+    """
+    return _checked(MotionConstraint, msg, {n: getattr(msg, n) for n in _CONSTRAINT}, state=DegradationState)
+
+
+def driver_to_msg(driver: DriverState) -> DriverStateMsg:
+    """A driver state as its message."""
+    return DriverStateMsg(stamp=to_time(driver.stamp_ns), **{n: getattr(driver, n) for n in _DRIVER})
+
+
+def driver_from_msg(msg: DriverStateMsg) -> DriverState:
+    """A driver state message as a record."""
+    return _checked(DriverState, msg, {n: getattr(msg, n) for n in _DRIVER})
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _checked(cls: type[R], msg: Any, values: dict[str, Any], **kinds: Callable[[int], Any]) -> R:
+    try:
+        for name, kind in kinds.items():
+            values[name] = kind(values[name])
+    except ValueError as error:
+        raise InputError(str(error), where=type(msg).__name__, field=name) from None
+    return cls(stamp_ns=from_time(msg.stamp), **values)
+
+
+def odometry_to_msg(odometry: Odometry, frame_id: str = "odom", child_frame_id: str = "base_link") -> OdometryMsg:
+    """Speed as ``nav_msgs/Odometry``: only the longitudinal velocity is filled."""
+    msg = OdometryMsg(child_frame_id=child_frame_id)
+    msg.header.stamp = to_time(odometry.stamp_ns)
+    msg.header.frame_id = frame_id
+    msg.twist.twist.linear.x = float(odometry.speed_mps)
+    return msg
+
+
+def odometry_from_msg(msg: OdometryMsg) -> Odometry:
+    """The longitudinal speed in ``twist.twist.linear.x``; infinity counts as unknown (NaN)."""
+    speed = msg.twist.twist.linear.x
+    return Odometry(from_time(msg.header.stamp), speed if math.isfinite(speed) else math.nan)
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+_Pixels = npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Encoding:
+    """``channels`` bytes per pixel; ``code`` is the cv2 conversion to BGR, None when it is BGR already."""
+
+    channels: int
+    code: int | None
+    even_width: bool = False
+
+
+ENCODINGS: dict[str, _Encoding] = {
+    "bgr8": _Encoding(3, None),
+    "8UC3": _Encoding(3, None),
+    "rgb8": _Encoding(3, cv2.COLOR_RGB2BGR),
+    "mono8": _Encoding(1, cv2.COLOR_GRAY2BGR),
+    "8UC1": _Encoding(1, cv2.COLOR_GRAY2BGR),
+    "bgra8": _Encoding(4, cv2.COLOR_BGRA2BGR),
+    "8UC4": _Encoding(4, cv2.COLOR_BGRA2BGR),
+    "rgba8": _Encoding(4, cv2.COLOR_RGBA2BGR),
+    "yuv422": _Encoding(2, cv2.COLOR_YUV2BGR_UYVY, even_width=True),
+    "uyvy": _Encoding(2, cv2.COLOR_YUV2BGR_UYVY, even_width=True),
+    "yuv422_yuy2": _Encoding(2, cv2.COLOR_YUV2BGR_YUYV, even_width=True),
+    "yuyv": _Encoding(2, cv2.COLOR_YUV2BGR_YUYV, even_width=True),
+    "bayer_rggb8": _Encoding(1, cv2.COLOR_BayerBG2BGR),
+    "bayer_bggr8": _Encoding(1, cv2.COLOR_BayerRG2BGR),
+    "bayer_gbrg8": _Encoding(1, cv2.COLOR_BayerGR2BGR),
+    "bayer_grbg8": _Encoding(1, cv2.COLOR_BayerGB2BGR),
+}
+"""Image encodings understood, by their name in ``sensor_msgs/Image.encoding``."""
+
+
+def pixels(encoding: str, width: int, height: int, step: int, data: Any, where: str = "image") -> _Pixels:
+    """Bytes of an image message as (height, width, 3) uint8 BGR; a view when they are BGR already.
+
+    Args:
+        data: bytes, array or buffer of at least ``step * height`` bytes.
+
+    Raises:
+        InputError: zero or excessive size, unknown encoding, a step that does not fit, too little data.
+    """
+    kind = ENCODINGS.get(encoding)
+    if kind is None:
+        raise InputError(
+            "unknown image encoding",
+            where=where,
+            field="encoding",
+            value=encoding,
+            remedy=f"use one of {', '.join(ENCODINGS)}",
+        )
+    for name, side in (("width", width), ("height", height)):
+        if not 0 < side <= MAX_SIDE_PX:
+            raise InputError(f"must be 1..{MAX_SIDE_PX} pixels", where=where, field=name, value=side)
+    if kind.even_width and width % 2:
+        raise InputError(f"must be even for {encoding}", where=where, field="width", value=width)
+    row = width * kind.channels
+    if step < row:
+        raise InputError(
+            f"must be at least {row} bytes for {width} pixels of {encoding}", where=where, field="step", value=step
+        )
+    buffer = np.frombuffer(data, dtype=np.uint8)
+    wanted = step * (height - 1) + row
+    if buffer.size < wanted:
+        raise InputError(
+            f"holds {buffer.size} bytes, {width}x{height} {encoding} with step {step} needs {wanted}",
+            where=where,
+            field="data",
+        )
+    if step == row:
+        image = buffer[:wanted].reshape(height, width, kind.channels)
+    else:
+        image = np.lib.stride_tricks.as_strided(buffer, (height, width, kind.channels), (step, kind.channels, 1))
+        image = np.ascontiguousarray(image)
+    if kind.code is None:
+        return image
+    return np.asarray(cv2.cvtColor(image[:, :, 0] if kind.channels == 1 else image, kind.code), dtype=np.uint8)
+
+
+def frame_from_image(msg: Image, number: int, received_ns: int, received_monotonic_ns: int = 0) -> Frame:
+    """An image message as a frame; zero-copy for bgr8 (the frame then keeps the message's data alive).
+
+    Raises:
+        InputError: see :func:`pixels`.
+    """
+    image = pixels(msg.encoding, msg.width, msg.height, msg.step, msg.data, "sensor_msgs/Image")
+    return Frame(image, from_time(msg.header.stamp), number, msg.header.frame_id, received_ns, received_monotonic_ns)
+
+
+def frame_from_compressed(msg: CompressedImage, number: int, received_ns: int, received_monotonic_ns: int = 0) -> Frame:
+    """A JPEG or PNG message as a frame.
+
+    Raises:
+        InputError: data that does not decode to a picture.
+    """
+    buffer = np.frombuffer(msg.data, dtype=np.uint8)
+    image = cv2.imdecode(buffer, cv2.IMREAD_COLOR) if buffer.size else None
+    if image is None:
+        raise InputError(
+            f"{buffer.size} bytes do not decode to a picture",
+            where="sensor_msgs/CompressedImage",
+            field="data",
+            value=msg.format,
+        )
+    return Frame(
+        np.asarray(image, np.uint8),
+        from_time(msg.header.stamp),
+        number,
+        msg.header.frame_id,
+        received_ns,
+        received_monotonic_ns,
+    )
+
+
+def image_to_msg(image: _Pixels, stamp_ns: int, frame_id: str) -> Image:
+    """(height, width, 3) uint8 BGR as a bgr8 message; the pixels are copied once."""
+    height, width = image.shape[:2]
+    msg = Image(height=height, width=width, encoding="bgr8", is_bigendian=0, step=width * 3)
+    msg.header.stamp = to_time(stamp_ns)
+    msg.header.frame_id = frame_id
+    data = array.array("B")
+    data.frombytes(np.ascontiguousarray(image).data)
+    msg.data = data  # an array is taken as it is; bytes would be checked one by one
+    return msg
+
+
+def compressed_to_msg(image: _Pixels, stamp_ns: int, frame_id: str, quality: int = 80) -> CompressedImage:
+    """(height, width, 3) uint8 BGR as a JPEG message.
+
+    Raises:
+        InputError: the picture cannot be encoded.
+    """
+    ok, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not ok:
+        raise InputError("cannot be encoded as JPEG", where="image", value=image.shape)
+    msg = CompressedImage(format="bgr8; jpeg compressed bgr8")
+    msg.header.stamp = to_time(stamp_ns)
+    msg.header.frame_id = frame_id
+    buffer = array.array("B")
+    buffer.frombytes(data.data)
+    msg.data = buffer
+    return msg

@@ -1,0 +1,290 @@
+"""ROS parameters of every node, from one schema each: a pydantic model.
+
+Names, defaults, ranges and descriptions live in the models; declared ROS parameters, ``config/params.yaml`` and the
+parameter documentation are made from them. Parameters are read when a node starts and cannot be changed while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import annotated_types
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from triptych.contract import BUDGETS, Budget, ConfigError, Tier
+from triptych.supervisor.config import SupervisorConfig, config_error
+
+M = TypeVar("M", bound=BaseModel)
+
+_OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
+
+
+class NodeParams(BaseModel):
+    """What every node has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    cpus: str = Field("auto", description="Cores of this process: auto (by its role), all, or a list such as 0,2-3.")
+    scheduling: str = Field("auto", description="auto (by its role), normal, fifo:1..99 or nice:-20..19.")
+    lock_memory: bool = Field(False, description="Keep touched pages in memory (mlockall), where permitted.")
+
+
+class TierParams(NodeParams):
+    """A tier node. Which one it is follows from its node name unless ``tier`` says so."""
+
+    tier: Literal["", "detector", "distilled", "full"] = Field(
+        "", description="detector, distilled or full; empty: the node's name says it."
+    )
+    engine: str = Field(
+        "",
+        max_length=400,
+        description="Engine: name of a built-in or shipped manifest, or path of a manifest or its folder; empty: "
+        "triptych-<tier>.",
+    )
+    engine_dir: str = Field(
+        "", max_length=400, description="Folder of the engine files if they don't lie beside the manifest."
+    )
+    device: Literal["cpu", "cuda", "tensorrt", "openvino"] = Field("cpu", description="Device asked for.")
+    threads: int = Field(1, ge=1, le=64, description="Threads per operator of the inference library.")
+    budget_s: float = Field(
+        0.0, ge=0, le=60, description="Source stamp to published result; 0: the timing contract's value of the tier."
+    )
+    keep_s: float = Field(
+        0.0, ge=0, le=120, description="Greatest age of a repeated result; 0: the timing contract's value of the tier."
+    )
+    period_s: float = Field(
+        0.0, ge=0, le=60, description="A result is due this often; 0: the timing contract's value of the tier."
+    )
+    heartbeat_period_s: float = Field(0.1, ge=0.02, le=1.0, description="Period of the status messages.")
+    self_test_timeout_s: float = Field(
+        20.0, ge=0.1, le=600, description="The golden frame must be answered within this."
+    )
+    replace_hung_engine: bool = Field(
+        True, description="Load the engine anew when it has not answered for ten budgets (at most three times)."
+    )
+    image_transport: Literal["raw", "compressed"] = Field(
+        "raw", description="raw: sensor_msgs/Image on camera/image_raw; compressed: CompressedImage below it."
+    )
+    question: str = Field("", max_length=128, description="Standing question of a VLM tier; empty: the engine's own.")
+    autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
+
+    def budget(self, tier: Tier) -> Budget:
+        """The limits of ``tier`` with these overrides.
+
+        Raises:
+            ConfigError: an order that makes no sense.
+        """
+        default = BUDGETS[tier]
+        return Budget(
+            self.budget_s or default.budget_s, self.keep_s or default.keep_s, self.period_s or default.period_s
+        )
+
+
+class SupervisorParams(SupervisorConfig, NodeParams):
+    """The supervisor."""
+
+    fault_table: str = Field("", max_length=400, description="Path of the fault table; empty: the shipped faults.yaml.")
+
+
+class ScenarioParams(NodeParams):
+    """The closed-loop driving scenario: camera, odometry and driver; obeys the motion constraint."""
+
+    preset: Literal["demo", "fixed", "random"] = Field(
+        "demo",
+        description="demo: the drive of `make demo`; fixed: one kind of road as below; random: everything from the seed.",
+    )
+    seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of everything random.")
+    road: Literal["highway", "rural", "urban", "crossing", "works"] = Field(
+        "highway", description="Road of preset fixed."
+    )
+    weather: Literal["clear", "rain", "fog"] = Field("clear", description="Weather of preset fixed.")
+    light: Literal["day", "dusk", "night"] = Field("day", description="Light of preset fixed.")
+    set_speed_mps: float = Field(
+        20.0, ge=0, le=45, description="Speed wanted when nothing is in the way, preset fixed."
+    )
+    driver_events: str = Field(
+        "",
+        max_length=400,
+        description="Script of the driver: seconds:action, separated by commas; actions attentive, silent, absent, "
+        "take_over, hand_back. Empty: the preset's.",
+    )
+    takeover_reaction_s: float = Field(
+        -1.0, ge=-1, le=3600, description="The driver takes over this long after a request; below 0: only as scripted."
+    )
+    width_px: int = Field(1280, ge=64, le=4096, description="Camera image width.")
+    height_px: int = Field(720, ge=48, le=4096, description="Camera image height.")
+    camera_rate_hz: float = Field(20.0, ge=1, le=60, description="Camera rate.")
+    odometry_rate_hz: float = Field(50.0, ge=5, le=200, description="Odometry rate.")
+    driver_rate_hz: float = Field(10.0, ge=1, le=50, description="Rate of the driver state.")
+    duration_s: float = Field(0.0, ge=0, le=86400, description="Ends by itself after this long; 0: runs until stopped.")
+    start_delay_s: float = Field(
+        0.0, ge=0, le=60, description="Publishes odometry and driver at once, the first frame after this long."
+    )
+    constraint_timeout_s: float = Field(
+        0.15, gt=0, le=1.0, description="Silence of the supervisor after which the vehicle acts on its safe default."
+    )
+
+
+class ViewParams(NodeParams):
+    """Annotated image and markers, for people."""
+
+    rate_hz: float = Field(8.0, ge=0.5, le=30, description="Highest rate of the annotated image.")
+    width_px: int = Field(960, ge=160, le=4096, description="Width of the annotated image.")
+    jpeg_quality: int = Field(75, ge=10, le=100, description="Quality of the compressed image.")
+    camera_fov_deg: float = Field(
+        60.0, ge=1, le=175, description="Horizontal field of view, to place objects on the ground."
+    )
+    camera_height_m: float = Field(1.4, gt=0, le=10, description="Optical centre above the ground.")
+    camera_forward_m: float = Field(1.5, ge=-10, le=10, description="Optical centre ahead of base_link.")
+    camera_pitch_rad: float = Field(0.0, ge=-0.7, le=0.7, description="Downward tilt of the camera.")
+
+
+class RecorderParams(NodeParams):
+    """Writes results and states of a run to disk."""
+
+    folder: str = Field("runs/latest", max_length=400, description="Folder for results.mcap and record.jsonl.")
+    write_mcap: bool = Field(True, description="Write results.mcap.")
+    sample_frames: int = Field(12, ge=0, le=100, description="Camera images kept for the report.")
+    sample_period_s: float = Field(2.0, ge=0.1, le=600, description="Time between two of them.")
+    cpu_period_s: float = Field(1.0, ge=0.2, le=60, description="Period of the processor and memory readings.")
+    mode: str = Field("live", max_length=32, description="Noted in the record.")
+    input: str = Field("scenario", max_length=400, description="What is being driven; noted in the record.")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSchema:
+    """One node of the stack: its executable (module of triptych.nodes), parameters, and defaults that differ from them."""
+
+    executable: str
+    params: type[BaseModel]
+
+
+NODES: dict[str, NodeSchema] = {
+    "detector": NodeSchema("tier_node", TierParams),
+    "distilled": NodeSchema("tier_node", TierParams),
+    "full": NodeSchema("tier_node", TierParams),
+    "supervisor": NodeSchema("supervisor_node", SupervisorParams),
+    "scenario": NodeSchema("scenario_node", ScenarioParams),
+    "view": NodeSchema("view_node", ViewParams),
+    "recorder": NodeSchema("recorder_node", RecorderParams),
+}
+"""By node name."""
+
+
+def load(node: Any, model: type[M]) -> M:
+    """Declare the model's parameters on ``node`` and read them.
+
+    Raises:
+        ConfigError: a wrong type, a value outside its range, or a parameter that does not exist.
+    """
+    from rclpy.exceptions import (
+        InvalidParameterTypeException,
+        InvalidParameterValueException,
+        ParameterAlreadyDeclaredException,
+    )
+
+    where = f"parameters of node {node.get_name()}"
+    remedy = "see docs/parameters.md for names and ranges"
+    known = set(model.model_fields)
+    for name in node._parameter_overrides:
+        if name not in known and name.partition(".")[0] not in _OF_ROS:
+            raise ConfigError("no such parameter", where=where, field=name, remedy=remedy)
+    values: dict[str, Any] = {}
+    for name, info in model.model_fields.items():
+        try:
+            values[name] = node.declare_parameter(name, info.default, _descriptor(info)).value
+        except ParameterAlreadyDeclaredException:
+            values[name] = node.get_parameter(name).value
+        except InvalidParameterTypeException:
+            got = node._parameter_overrides[name].value
+            wanted = type(info.default).__name__
+            raise ConfigError(f"must be a {wanted}", where=where, field=name, value=got, remedy=remedy) from None
+        except InvalidParameterValueException:
+            got = node._parameter_overrides[name].value
+            raise ConfigError(
+                f"must be {_range_text(info)}", where=where, field=name, value=got, remedy=remedy
+            ) from None
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise config_error(error, where) from None
+
+
+_LIMITS: dict[str, type] = {
+    "ge": annotated_types.Ge,
+    "gt": annotated_types.Gt,
+    "le": annotated_types.Le,
+    "lt": annotated_types.Lt,
+}
+
+
+def _limits(info: FieldInfo) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for item in info.metadata:
+        for name, kind in _LIMITS.items():
+            if isinstance(item, kind):
+                found[name] = float(getattr(item, name))
+    return found
+
+
+def _range_text(info: FieldInfo) -> str:
+    """``0.1 to 20``, ``above 0 up to 4`` or the choices; empty when anything goes."""
+    choices = getattr(info.annotation, "__args__", None)
+    if choices:
+        return "one of " + ", ".join(repr(c) if c == "" else str(c) for c in choices)
+    limits = _limits(info)
+    low = f"above {limits['gt']:g}" if "gt" in limits else f"{limits['ge']:g}" if "ge" in limits else ""
+    high = f"below {limits['lt']:g}" if "lt" in limits else f"{limits['le']:g}" if "le" in limits else ""
+    return f"{low} to {high}" if low and high else low or high
+
+
+def _descriptor(info: FieldInfo) -> Any:
+    from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+
+    limits = _limits(info)
+    descriptor = ParameterDescriptor(
+        description=info.description or "", additional_constraints=_range_text(info), read_only=True
+    )
+    low = limits.get("ge", limits.get("gt"))
+    high = limits.get("le", limits.get("lt"))
+    if low is not None and high is not None:
+        if isinstance(info.default, float):
+            descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high, step=0.0)]
+        elif isinstance(info.default, int):
+            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
+    return descriptor
+
+
+def rows(model: type[BaseModel]) -> Iterator[tuple[str, str, Any, str, str]]:
+    """Name, type, default, range and description of each parameter, for documentation."""
+    for name, info in model.model_fields.items():
+        yield name, type(info.default).__name__, info.default, _range_text(info), info.description or ""
+
+
+def params_yaml() -> str:
+    """The text of ``config/params.yaml``: every parameter of every node at its default, with its description."""
+    lines = [
+        "# Parameters of all nodes at their defaults; made by `python -m triptych.nodes.params`, checked by a test.",
+        "# Pass your own copy with --params-file (or params:= in the launch files); leave out what you don't change.",
+    ]
+    for node, schema in NODES.items():
+        lines += ["", f"/**/{node}:", "  ros__parameters:"]
+        for name, _, default, limits, description in rows(schema.params):
+            lines.append(f"    # {description}" + (f" [{limits}]" if limits else ""))
+            lines.append(f"    {name}: {_yaml(default)}")
+    return "\n".join(lines) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value)
+
+
+if __name__ == "__main__":
+    print(params_yaml(), end="")

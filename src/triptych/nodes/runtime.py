@@ -1,0 +1,192 @@
+"""What every executable of ``triptych.nodes`` does around its node: start, signals, threads, end.
+
+Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 70 a defect (one line on stderr).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from triptych.contract import TriptychError
+from triptych.nodes import realtime
+from triptych.nodes.convert import to_time
+
+EXIT_USER, EXIT_DEFECT = 2, 70
+SWITCH_INTERVAL_S = 0.001
+"""A thread waits at most this long for another one of the same process that computes in Python."""
+
+
+class RunnableNode(Protocol):
+    """A node as :func:`run` needs it (besides being an rclpy node)."""
+
+    finished: threading.Event
+
+    def begin(self) -> None:
+        """Start working; the executor spins already."""
+
+    def close(self) -> None:
+        """Stop all threads and free everything, within a second."""
+
+
+def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
+    """Run one node until SIGINT, SIGTERM or its own end. Returns the exit code.
+
+    The executor (services, parameters, lifecycle) spins in a thread of its own; the main thread waits for the end.
+    """
+    tuned = realtime.tune_malloc()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    threading.excepthook = _defect
+    node: Any = None
+    executor: SingleThreadedExecutor | None = None
+    spinning: threading.Thread | None = None
+    code = 0
+    try:
+        rclpy.init(args=list(args) if args is not None else None, signal_handler_options=SignalHandlerOptions.NO)
+        node = create()
+        node.malloc_tuned = tuned
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
+        spinning = threading.Thread(target=_spin, args=(executor,), name="executor", daemon=True)
+        spinning.start()
+        node.begin()
+        realtime.calm_collector()
+        while not (stop.wait(0.5) if not node.finished.is_set() else True):
+            pass
+    except TriptychError as error:
+        print(error, file=sys.stderr)
+        code = EXIT_USER
+    except Exception as error:
+        name = node.get_name() if node is not None else "node"
+        print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        code = EXIT_DEFECT
+    _end(node, executor, spinning)
+    return code
+
+
+def _spin(executor: SingleThreadedExecutor) -> None:
+    with contextlib.suppress(ExternalShutdownException):
+        executor.spin()
+
+
+def _end(node: Any, executor: SingleThreadedExecutor | None, spinning: threading.Thread | None) -> None:
+    """Close in order; a part that fails to close must not keep the others."""
+    for step in (
+        lambda: node and node.close(),
+        lambda: executor and executor.shutdown(0.2),
+        lambda: spinning and spinning.join(0.5),
+        lambda: node and node.destroy_node(),
+        rclpy.try_shutdown,
+    ):
+        try:
+            step()
+        except Exception as error:
+            print(f"while closing: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _defect(args: threading.ExceptHookArgs) -> None:
+    """A thread that died silently would leave a node that looks alive: end the process, so that it is restarted."""
+    name = args.thread.name if args.thread else "thread"
+    print(f"{name}: {args.exc_type.__name__}: {args.exc_value}", file=sys.stderr, flush=True)
+    os._exit(EXIT_DEFECT)
+
+
+def main(create: Callable[[], Any]) -> None:
+    """Entry point of an executable: :func:`run`, then exit with its code."""
+    code = run(create, sys.argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    left = [t for t in threading.enumerate() if t.daemon and t.is_alive()]
+    if left:
+        os._exit(code)  # e.g. an engine that never returned: the interpreter must not wait for it or crash under it
+    sys.exit(code)
+
+
+class Every:
+    """A thread that calls ``work`` with a fixed period, on absolute times, skipping periods it missed.
+
+    Args:
+        period_s: seconds.
+        work: called in the thread.
+        name: of the thread.
+        late: told the delay in seconds of each call, before it.
+    """
+
+    def __init__(self, period_s: float, work: Callable[[], None], name: str) -> None:
+        self._period_ns, self._work = round(period_s * 1e9), work
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first call comes at once."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        due_ns = time.monotonic_ns()
+        while not self._stop.is_set():
+            self._work()
+            due_ns += self._period_ns
+            now_ns = time.monotonic_ns()
+            if due_ns <= now_ns:
+                due_ns += (now_ns - due_ns) // self._period_ns * self._period_ns + self._period_ns
+            self._stop.wait((due_ns - now_ns) / 1e9)
+
+    def stop(self, timeout_s: float = 0.5) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+
+class Notes:
+    """Sentences a node has to say once each (incompatible QoS, refused frames): logged, and shown in /diagnostics."""
+
+    def __init__(self, node: Node, limit: int = 8) -> None:
+        self._node, self._limit = node, limit
+        self._seen: dict[str, int] = {}
+
+    def __call__(self, text: str, key: str = "") -> None:
+        """Say ``text``; sentences with an equal ``key`` (default: the text up to its first number) are counted."""
+        key = key or text.split("(")[0]
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] == 1:
+            self._node.get_logger().error(text)
+            if len(self._seen) > self._limit:
+                self._seen.pop(next(iter(self._seen)))
+
+    def values(self) -> dict[str, str]:
+        """Sentence -> how often."""
+        return {text: str(count) for text, count in self._seen.items()}
+
+
+def diagnostic(level: int, name: str, message: str, values: dict[str, str]) -> DiagnosticStatus:
+    """A diagnostic status; ``level`` 0 OK, 1 warning, 2 error, 3 stale."""
+    return DiagnosticStatus(
+        level=bytes([level]),
+        name=name,
+        message=message,
+        hardware_id="triptych",
+        values=[KeyValue(key=k, value=v) for k, v in values.items()],
+    )
+
+
+def diagnostics(statuses: Sequence[DiagnosticStatus]) -> DiagnosticArray:
+    """Statuses with the time of now."""
+    array = DiagnosticArray(status=list(statuses))
+    array.header.stamp = to_time(time.time_ns())
+    return array
