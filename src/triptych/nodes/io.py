@@ -1,8 +1,8 @@
 """Receiving data beside the general executor.
 
 rclpy's executor rebuilds its wait set for every event and costs a good part of a millisecond each time. Data
-topics are therefore read by whoever needs them, when they need them: :class:`BlockingReader` sleeps on a wait set of its own,
-:class:`PolledReader` takes what has arrived and never waits. Lifecycle, services and parameters stay with the executor.
+topics are therefore read by whoever needs them, when they need them: :class:`BlockingReader` sleeps on a wait set of
+its own, :class:`PolledReader` takes what has arrived and never waits. Lifecycle, services and parameters stay with the executor.
 This module alone touches rclpy's binding layer.
 """
 

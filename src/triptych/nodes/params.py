@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import annotated_types
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
@@ -94,7 +94,7 @@ class ScenarioParams(NodeParams):
 
     preset: Literal["demo", "fixed", "random"] = Field(
         "demo",
-        description="demo: the drive of `make demo`; fixed: one kind of road as below; random: everything from the seed.",
+        description="demo: the drive of `make demo`; fixed: one kind of road as below; random: all from the seed.",
     )
     seed: int = Field(1, ge=0, le=2**31 - 1, description="Seed of everything random.")
     road: Literal["highway", "rural", "urban", "crossing", "works"] = Field(
@@ -156,7 +156,7 @@ class RecorderParams(NodeParams):
 
 @dataclass(frozen=True, slots=True)
 class NodeSchema:
-    """One node of the stack: its executable (module of triptych.nodes), parameters, and defaults that differ from them."""
+    """One node of the stack: its executable (a module of triptych.nodes) and its parameters."""
 
     executable: str
     params: type[BaseModel]

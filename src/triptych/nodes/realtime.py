@@ -3,7 +3,7 @@
 On ``n`` cores (:data:`ROLES` says who is who):
 
 * one core: everybody on it, told apart by priority alone;
-* two cores: the time-critical chain (camera, detector, supervisor) on core 0 with SCHED_FIFO, the rest on core 1 with nice;
+* two cores: the time-critical chain (camera, detector, supervisor) on core 0 with SCHED_FIFO, the rest on core 1;
 * more: the chain keeps core 0 for camera and supervisor and core 1 for the detector, the VLM tiers share the others.
 
 Measured on two cores: source stamp to detector result beside two busy processes was p99 51 ms with default
@@ -23,7 +23,7 @@ from triptych.contract import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """How a process is scheduled. ``chain``: time-critical. ``fifo``: 1..99 or 0 for none. ``nice``: used without FIFO."""
+    """How a process is scheduled. ``chain``: time-critical. ``fifo``: 1..99, 0 for none. ``nice``: without FIFO."""
 
     chain: bool
     fifo: int
@@ -151,7 +151,8 @@ def tune_malloc() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return all([mallopt(option, value) == 1 for option, value in _MALLOC])
+    accepted = [mallopt(option, value) == 1 for option, value in _MALLOC]
+    return all(accepted)
 
 
 def lock_memory() -> bool:
@@ -213,7 +214,7 @@ def apply(
 
 
 def calm_collector() -> None:
-    """Take everything alive now out of the garbage collector's sight and let it run rarely: its pauses hit deadlines."""
+    """Take what is alive now out of the garbage collector's sight and let it run rarely: its pauses hit deadlines."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
