@@ -109,29 +109,38 @@ def shared_memory(processes: int, folder: Path = SHM_FOLDER) -> SharedMemory:
     )
 
 
-def release_abandoned(folder: Path = SHM_FOLDER) -> int:
-    """Delete segments whose process was killed; returns how many bytes that freed.
+def abandoned(folder: Path = SHM_FOLDER) -> list[tuple[Path, int]]:
+    """Files of segments whose process was killed, with their sizes in bytes.
 
     Fast DDS leaves the segment of a killed process behind for ever. It marks segments in use by an flock on a file
     beside them, which the kernel drops with the process. Files younger than two seconds are left alone: their owner may
     be about to take the lock. So are files of other users.
     """
-    freed = 0
+    found: list[tuple[Path, int]] = []
     for lock in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not _LOCK_NAME.match(lock.name) or not _abandoned(lock):
+        if not _LOCK_NAME.match(lock.name) or not _unused(lock):
             continue
-        segment = lock.with_name(lock.name[:-3])
-        for file in (segment, lock):
+        for file in (lock.with_name(lock.name[:-3]), lock):
             try:
-                size = file.stat().st_size
-                file.unlink()
-            except OSError:  # gone meanwhile, or not ours
+                found.append((file, file.stat().st_size))
+            except OSError:  # gone meanwhile
                 continue
-            freed += size
+    return found
+
+
+def release_abandoned(folder: Path = SHM_FOLDER) -> int:
+    """Delete what :func:`abandoned` finds; returns how many bytes that freed. To be called before the stack starts."""
+    freed = 0
+    for file, size in abandoned(folder):
+        try:
+            file.unlink()
+        except OSError:  # gone meanwhile, or not ours
+            continue
+        freed += size
     return freed
 
 
-def _abandoned(lock: Path) -> bool:
+def _unused(lock: Path) -> bool:
     try:
         if time.time() - lock.stat().st_mtime < _ABANDONED_AGE_S:
             return False
