@@ -1,11 +1,11 @@
 """When to publish what of a recording: pure pacing, with the times handed in. The replay node does the publishing.
 
-Restamping. A recording is played as if it happened now: an item is due ``(its time - first time) / rate`` after the start, and
-what is published carries the stamp clock's reading at the moment of publication, as a camera driver would set it. So
-neither the age of the recording nor a replay that lags behind makes the data stale. Two faults are kept because they are in
-the recording: a frame that repeats the stamp of the one before repeats the new stamp too, and a stamp behind its topic's
-order stays as far behind. Of what has become due more than :data:`SKIP_S` ago only the newest item of each kind is
-published: after a pause of the machine there is no burst.
+Restamping. A recording is played as if it happened now: an item is due ``(its time - first time) / rate`` after the
+start, and what is published carries the stamp clock's reading at the moment of publication, as a camera driver would
+set it. So neither the age of the recording nor a replay that lags behind makes the data stale. Two faults are kept
+because they are in the recording: a frame that repeats the stamp of the one before repeats the new stamp too, and a
+stamp behind its topic's order stays as far behind. Of what has become due more than :data:`SKIP_S` ago only the newest
+item of each kind is published: after a pause of the machine there is no burst.
 """
 
 from __future__ import annotations
@@ -140,11 +140,7 @@ class Player:
             due.append(self._next)
             self._next = next(self._schedule, None)
         newest = {type(d.item.value): d for d in due}
-        kept = [
-            d
-            for d in due
-            if newest[type(d.item.value)] is d or now_ns - start_ns - d.after_ns <= SKIP_S * NS
-        ]
+        kept = [d for d in due if newest[type(d.item.value)] is d or now_ns - start_ns - d.after_ns <= SKIP_S * NS]
         self.skipped += len(due) - len(kept)
         if due:
             self.position_ns = due[-1].after_ns

@@ -1,8 +1,8 @@
 """Inputs that a recording does not have, made up: a car at constant speed with an attentive driver.
 
 Replaying a dashcam clip would otherwise end in "odometry never received". What was made up is listed in the run record
-(``meta["synthesised"]``), in ``result.json`` and in the report, because a speed that ignores the motion constraint can show
-a wish to stop, but never a stop.
+(``meta["synthesised"]``), in ``result.json`` and in the report, because a speed that ignores the motion constraint can
+show a wish to stop, but never a stop.
 """
 
 from __future__ import annotations

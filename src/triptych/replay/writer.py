@@ -1,8 +1,8 @@
 """Bags out: rosbag2 folders (MCAP or SQLite) that Foxglove and ``ros2 bag play`` read, and camera bags from videos.
 
 A bag is written into a hidden folder beside its target and renamed when it is complete, so that a half-written one
-never carries the name. Metadata is of format version 8, the newest that both ROS 2 Humble and Jazzy read; messages carry
-their definitions (``ros2msg``) and type hashes.
+never carries the name. Metadata is of format version 8, the newest whose QoS both ROS 2 Humble and Jazzy read; messages
+carry their definitions (``ros2msg``) and type hashes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,574 @@
+"""A recording through the whole stack on a virtual clock: no DDS, no threads, the same decisions on every run.
+
+The loop is a discrete event simulation around the very objects that drive: :class:`triptych.tiers.TierCore` and
+:class:`triptych.supervisor.core.SupervisorCore`. What a real machine would measure is modelled:
+
+* inference runs for real, but takes the manifest's nominal time (``latency.nominal_ms``), or :data:`NOMINAL_MS`;
+* a camera frame reaches its tier :data:`CAMERA_TRANSPORT_NS` after its stamp, every other message its receiver
+  :data:`MESSAGE_TRANSPORT_NS` after it was sent;
+* heartbeats come every 100 ms, the supervisor ticks every ``tick_period_s``;
+* what the recording does not have is made up (:mod:`triptych.replay.synthesis`).
+
+So a lockstep run says what the stack *decides*, not how fast this machine is; no measured time is in its decisions.
+
+``decisions.jsonl``: one canonical JSON object per line (sorted keys, no spaces). The first line names format, data
+hash, engines and parameters; then ``result``, ``state``, ``fault``, ``constraint`` lines in the order they were
+published, and ``end`` with the counts. Equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from triptych.contract import (
+    BUDGETS,
+    Budget,
+    DriverState,
+    EngineError,
+    Frame,
+    InputError,
+    MotionConstraint,
+    Odometry,
+    Tier,
+    TierResult,
+    TierState,
+    TierStatus,
+    TriptychError,
+    VirtualClock,
+    crc_ok,
+    protect,
+)
+from triptych.engines.protocol import Engine, EngineOutput
+from triptych.replay import record as rec
+from triptych.replay.messages import NS
+from triptych.replay.player import Due, Options, schedule
+from triptych.replay.recording import Recording
+from triptych.replay.synthesis import SPEED_MPS
+from triptych.replay.writer import BagWriter
+from triptych.supervisor.config import SupervisorConfig, supervisor_config
+from triptych.supervisor.core import SupervisorCore
+from triptych.supervisor.faults import FaultRow
+from triptych.supervisor.records import Commands, StateRecord
+from triptych.tiers.core import TierCore
+
+DECISIONS_VERSION = 1
+CAMERA_TRANSPORT_NS = 5_000_000
+"""Stamp to tier: the median measured for 1280x720 frames between two processes with the shipped DDS profile."""
+MESSAGE_TRANSPORT_NS = 1_000_000
+"""Small messages between two processes."""
+STATUS_PERIOD_NS = 100_000_000
+NOMINAL_MS: Mapping[Tier, float] = {Tier.DETECTOR: 10.0, Tier.DISTILLED: 80.0, Tier.FULL: 800.0}
+"""Modelled inference time of an engine that does not say: well within the budgets, as a sound engine is."""
+SAMPLE_FRAMES = 12
+"""Pictures kept for the report, spread evenly."""
+JPEG_QUALITY = 85
+_RESULT_TOPIC = {tier: f"/{tier.key}/result" for tier in Tier}
+_STATUS_TOPIC = {tier: f"/{tier.key}/status" for tier in Tier}
+STATE_TOPIC = "/supervisor/state"
+
+
+def run_lockstep(
+    recording: Recording,
+    engines: Mapping[Tier, Engine],
+    *,
+    faults: Sequence[FaultRow],
+    config: SupervisorConfig | None = None,
+    budgets: Mapping[Tier, Budget] = BUDGETS,
+    options: Options | None = None,
+    nominal_ms: Mapping[Tier, float] | None = None,
+    out: Path | str | None = None,
+    camera_in_bag: bool = True,
+    question: str = "",
+    progress: Callable[[float, float], None] | None = None,
+) -> rec.RunRecord:
+    """Play ``recording`` through the tiers that have an engine.
+
+    Args:
+        engines: loaded engines; each must pass its golden frame. Load them with one thread: results of several threads
+            may differ in the last bit.
+        faults: the fault table, from ``triptych.supervisor.faults.load_faults``.
+        config: parameters of the supervisor; a VLM tier without an engine should be marked as not expected there.
+        options: start and duration apply. ``rate`` has no effect in lockstep (noted in ``meta["warnings"]``); ``loop``
+            is refused, because it would never end.
+        nominal_ms: overrides the modelled inference time of a tier.
+        out: folder for ``decisions.jsonl``, ``record.jsonl`` and the bag ``results``; None writes nothing. Files get
+            their names when they are complete.
+        camera_in_bag: put the frames into the bag as JPEG, so that Foxglove and RViz show them under the results.
+        question: put to the full tier instead of the standing question.
+        progress: called with (seconds played, seconds in all).
+
+    Returns:
+        The record; ``meta["decisions_sha256"]`` is the hash of ``decisions.jsonl``.
+
+    Raises:
+        EngineError: an engine fails its golden frame.
+        InputError: the recording or an option cannot be used.
+        TriptychError: ``out`` cannot be written.
+    """
+    options = options or Options()
+    if options.loop:
+        raise InputError(
+            "would never end in lockstep", field="loop", value=True, remedy="leave it out or drop --lockstep"
+        )
+    for tier, engine in sorted(engines.items()):
+        _check_golden(tier, engine)
+    run = _Run(recording, engines, faults, config or supervisor_config({}), budgets, options, nominal_ms or {})
+    run.question = question
+    with _Outputs(out, camera_in_bag) as outputs:
+        run.execute(outputs, progress)
+        run.record.meta["decisions_sha256"] = outputs.decisions_sha256()
+        outputs.finish(run.record)
+    return run.record
+
+
+def _check_golden(tier: Tier, engine: Engine) -> None:
+    try:
+        golden = engine.golden()
+        output = engine.infer([golden] * engine.frames_wanted, getattr(engine, "golden_question", ""))
+        problem = engine.golden_ok(output)
+    except TriptychError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise EngineError(
+            f"fails its golden frame: {problem}",
+            where=engine.id,
+            field=tier.key,
+            remedy="check it with 'triptych engines check'",
+        )
+
+
+def modelled_ms(tier: Tier, engine: Engine, override: Mapping[Tier, float]) -> float:
+    """The time one inference takes on the virtual clock, milliseconds."""
+    if tier in override:
+        return float(override[tier])
+    latency = getattr(getattr(engine, "manifest", None), "latency", None)
+    return float(getattr(latency, "nominal_ms", NOMINAL_MS[tier]))
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One tier of the run: its core, its engine and what it has said so far."""
+
+    tier: Tier
+    engine: Engine
+    core: TierCore
+    infer_ns: int
+    status_sequence: int = 0
+
+
+@dataclass(order=True, slots=True)
+class _Event:
+    at_ns: int
+    rank: int  # at equal times: arrivals before completions before heartbeats before the supervisor's tick
+    sequence: int
+    action: Callable[[], None] = field(compare=False)
+
+
+ARRIVAL, COMPLETION, HEARTBEAT, MESSAGE, TICK = range(5)
+
+
+class _Run:
+    """The event loop. Monotonic time 0 is the first item of the recording."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        engines: Mapping[Tier, Engine],
+        faults: Sequence[FaultRow],
+        config: SupervisorConfig,
+        budgets: Mapping[Tier, Budget],
+        options: Options,
+        nominal_ms: Mapping[Tier, float],
+    ) -> None:
+        self.recording, self.config, self.budgets, self.options = recording, config, budgets, options
+        self.supervisor = SupervisorCore(config, faults, budgets)
+        self.faults = faults
+        self.question = ""
+        self.lanes = [
+            _Lane(tier, engine, _core(tier, engine, budgets[tier]), round(modelled_ms(tier, engine, nominal_ms) * 1e6))
+            for tier, engine in sorted(engines.items())
+        ]
+        self.record = rec.RunRecord()
+        self.clock = VirtualClock()
+        self._events: list[_Event] = []
+        self._sequence = 0
+        self._tick_ns = round(config.tick_period_s * NS)
+        self._end_ns: int | None = None
+        self._verdicts: dict[str, tuple[Any, bool]] = {}
+        self._state: StateRecord | None = None
+        self._frames = 0
+        self._size = (0, 0)
+        self._stamps: tuple[int, int] = (0, 0)
+
+    # -- event queue ---------------------------------------------------------------------------------------------------
+
+    def _at(self, at_ns: int, rank: int, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, _Event(at_ns, rank, self._sequence, action))
+
+    def execute(self, outputs: _Outputs, progress: Callable[[float, float], None] | None) -> None:
+        items = schedule(self.recording, Options(1.0, self.options.start_s, self.options.duration_s))
+        first = next(items)
+        start_ns = first.item.t_ns
+        self.clock = VirtualClock(start_ns)
+        self._outputs = outputs
+        total_s = self._total_s()
+        self._sample_every_ns = round(total_s * NS / SAMPLE_FRAMES)
+        self._sample_due_ns = 0
+        self._fill_meta(start_ns)
+        outputs.decide(self._head())
+        for lane in self.lanes:
+            lane.core.start(0, start_ns)
+        self._at(0, HEARTBEAT, self._heartbeat)
+        self._at(0, TICK, self._tick)
+        self._schedule_item(first, items)
+        shown_s = -1.0
+        while self._events:
+            due_ns = min([self._events[0].at_ns, *self._deadlines()])
+            if self._end_ns is not None and due_ns > self._end_ns:
+                break
+            self.clock.advance_to(due_ns)
+            self._poll()
+            while self._events and self._events[0].at_ns <= due_ns:
+                heapq.heappop(self._events).action()
+            self._take_jobs()
+            if progress and due_ns / NS >= shown_s + 0.1:
+                shown_s = due_ns / NS
+                progress(min(shown_s, total_s), total_s)
+        self._fill_end()
+        if progress:
+            progress(total_s, total_s)
+
+    def _deadlines(self) -> Iterator[int]:
+        for lane in self.lanes:
+            due_ns = lane.core.next_event_ns()
+            if due_ns is not None:
+                yield max(due_ns, self.clock.monotonic_ns())
+
+    def _poll(self) -> None:
+        now_ns, stamp_ns = self.clock.monotonic_ns(), self.clock.stamp_ns()
+        for lane in self.lanes:
+            self._publish(lane, lane.core.poll(now_ns, stamp_ns))
+
+    def _take_jobs(self) -> None:
+        now_ns = self.clock.monotonic_ns()
+        for lane in self.lanes:
+            frames = lane.core.take(now_ns)
+            if frames is not None:
+                outcome = self._infer(lane, frames)
+                self._at(now_ns + lane.infer_ns, COMPLETION, partial(self._complete, lane, outcome))
+
+    def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
+        try:
+            # Without a deadline: a decoder that stops early when this machine is slow would not be deterministic.
+            output = lane.engine.infer(frames, self.question if lane.tier is Tier.FULL else "", None)
+        except Exception as error:  # as in the running tier: an engine's bug becomes a fallback, not a crash
+            return error
+        return dataclasses.replace(output, pre_ms=0.0, infer_ms=lane.infer_ns / 1e6, post_ms=0.0)
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _schedule_item(self, due: Due, items: Iterator[Due]) -> None:
+        """Queue one item's arrival; its handling queues the next one, so that frames are decoded one at a time."""
+
+        def sent() -> None:
+            self._send(due)
+            following = next(items, None)
+            if following is None:
+                # Long enough for the last frame's answer by tier 1.
+                self._end_ns = due.after_ns + CAMERA_TRANSPORT_NS + round(self.budgets[Tier.DETECTOR].budget_s * NS)
+            else:
+                self._schedule_item(following, items)
+
+        self._at(due.after_ns, ARRIVAL, sent)
+
+    def _send(self, due: Due) -> None:
+        value = due.item.value
+        if isinstance(value, Frame):
+            self._keep_sample(due, value)
+            self._at(due.after_ns + CAMERA_TRANSPORT_NS, ARRIVAL, lambda: self._offer(value))
+        elif isinstance(value, Odometry):
+            self._at(due.after_ns + MESSAGE_TRANSPORT_NS, MESSAGE, lambda: self._odometry(value))
+        else:
+            self._at(due.after_ns + MESSAGE_TRANSPORT_NS, MESSAGE, lambda: self._driver(value))
+
+    def _offer(self, frame: Frame) -> None:
+        now_ns, stamp_ns = self.clock.monotonic_ns(), self.clock.stamp_ns()
+        received = dataclasses.replace(frame, received_ns=stamp_ns, received_monotonic_ns=now_ns)
+        for lane in self.lanes:
+            lane.core.offer(received, now_ns, stamp_ns)
+
+    def _keep_sample(self, due: Due, frame: Frame) -> None:
+        self._frames += 1
+        self._size = (frame.width, frame.height)
+        self._stamps = (self._stamps[0] or frame.stamp_ns, frame.stamp_ns)
+        wanted = due.after_ns >= self._sample_due_ns
+        if not (wanted or self._outputs.wants_camera):
+            return
+        jpeg = cv2.imencode(".jpg", frame.image, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
+        self._outputs.camera(jpeg, frame, self.clock.stamp_ns())
+        if wanted:
+            self._sample_due_ns = due.after_ns + self._sample_every_ns
+            self.record.add(rec.SampleFrame(self.clock.stamp_ns(), frame.stamp_ns, frame.width, frame.height, jpeg))
+
+    def _complete(self, lane: _Lane, outcome: EngineOutput | BaseException) -> None:
+        self._publish(lane, lane.core.finish(outcome, self.clock.monotonic_ns(), self.clock.stamp_ns()))
+
+    def _publish(self, lane: _Lane, result: TierResult | None) -> None:
+        if result is None:
+            return
+        self._outputs.decide({"kind": "result", **rec.to_plain(result)})
+        arrival_ns = self.clock.monotonic_ns() + MESSAGE_TRANSPORT_NS
+        self._at(arrival_ns, MESSAGE, lambda: self._receive(result))
+
+    def _receive(self, result: TierResult) -> None:
+        stamp_ns = self.clock.stamp_ns()
+        self.supervisor.on_result(result, self.clock.monotonic_ns(), crc_ok(result))
+        self.record.add(rec.Received(stamp_ns, result))
+        self._outputs.bag_record(_RESULT_TOPIC[result.tier], result, stamp_ns)
+
+    def _odometry(self, odometry: Odometry) -> None:
+        self.supervisor.on_odometry(odometry, self.clock.monotonic_ns())
+        self.record.add(rec.OdometryRecord(self.clock.stamp_ns(), odometry))
+        self._outputs.bag_record("/odometry", odometry, self.clock.stamp_ns())
+
+    def _driver(self, driver: DriverState) -> None:
+        self.supervisor.on_driver(driver, self.clock.monotonic_ns(), crc_ok(driver))
+        self.record.add(rec.DriverRecord(self.clock.stamp_ns(), driver))
+        self._outputs.bag_record("/driver/state", driver, self.clock.stamp_ns())
+
+    def _heartbeat(self) -> None:
+        now_ns, stamp_ns = self.clock.monotonic_ns(), self.clock.stamp_ns()
+        for lane in self.lanes:
+            status = _status(lane, now_ns, stamp_ns)
+            self._at(now_ns + MESSAGE_TRANSPORT_NS, MESSAGE, partial(self._status, status))
+        self._at(now_ns + STATUS_PERIOD_NS, HEARTBEAT, self._heartbeat)
+
+    def _status(self, status: TierStatus) -> None:
+        stamp_ns = self.clock.stamp_ns()
+        self.supervisor.on_status(status, self.clock.monotonic_ns(), crc_ok(status))
+        self.record.add(rec.StatusRecord(stamp_ns, status))
+        self._outputs.bag_record(_STATUS_TOPIC[status.tier], status, stamp_ns)
+
+    def _tick(self) -> None:
+        now_ns = self.clock.monotonic_ns()
+        self._obey(self.supervisor.step(now_ns, self.clock.stamp_ns()))
+        self._at(now_ns + self._tick_ns, TICK, self._tick)
+
+    def _obey(self, commands: Commands) -> None:
+        stamp_ns = self.clock.stamp_ns()
+        for change in commands.transitions:
+            self._outputs.decide({**rec.to_plain(change), "kind": change.kind})
+        if commands.constraint is not None:
+            self._constraint(commands.constraint, stamp_ns)
+        if commands.state is not None:
+            self._outputs.bag_record(STATE_TOPIC, commands.state, stamp_ns)
+            said = commands.state
+            self.record.add(
+                rec.StateRecord(
+                    stamp_ns,
+                    said.state,
+                    said.previous,
+                    said.reason,
+                    said.active_faults,
+                    said.takeover_requested,
+                    said.takeover_remaining_s,
+                )
+            )
+        for verdict in commands.verdicts or ():
+            if self._verdicts.get(verdict.fault_id) != (verdict.level, verdict.active):
+                self._verdicts[verdict.fault_id] = (verdict.level, verdict.active)
+                fields = {f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)}
+                self.record.add(rec.VerdictRecord(stamp_ns, **fields))
+
+    def _constraint(self, constraint: MotionConstraint, stamp_ns: int) -> None:
+        self._outputs.decide({"kind": "constraint", **rec.to_plain(constraint)})
+        self._outputs.bag_record("/supervisor/constraint", constraint, stamp_ns)
+        self.record.add(rec.ConstraintRecord(stamp_ns, constraint))
+
+    # -- what is said about the run ------------------------------------------------------------------------------------
+
+    def _total_s(self) -> float:
+        length_s = max(0.0, self.recording.info.duration_s - self.options.start_s)
+        return length_s if self.options.duration_s is None else min(length_s, self.options.duration_s)
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "kind": "lockstep",
+            "format_version": DECISIONS_VERSION,
+            "data": self.recording.data_hash(),
+            "start_s": self.options.start_s,
+            "duration_s": self.options.duration_s,
+            "topics": self.recording.chosen,
+            "synthesised": list(self.recording.missing),
+            "budgets": {t.key: rec.to_plain(b) for t, b in sorted(self.budgets.items())},
+            "supervisor": self.config.model_dump(),
+            "faults": [rec.to_plain(f.model_dump() if hasattr(f, "model_dump") else f) for f in self.faults],
+            "engines": {
+                lane.tier.key: {
+                    "id": lane.engine.id,
+                    "version": lane.engine.version,
+                    "modelled_ms": lane.infer_ns / 1e6,
+                    "question": self.question if lane.tier is Tier.FULL else "",
+                }
+                for lane in self.lanes
+            },
+        }
+
+    def _fill_meta(self, start_ns: int) -> None:
+        notes = list(self.recording.warnings)
+        if self.recording.missing:
+            made_up = {"odometry": f"a constant speed of {SPEED_MPS:g} m/s", "driver": "an attentive driver"}
+            notes.append(
+                f"the recording has no {' and no '.join(self.recording.missing)}: "
+                f"{' and '.join(made_up[r] for r in self.recording.missing)} is assumed"
+            )
+        if self.options.rate != 1.0:
+            notes.append("rate has no effect in lockstep: the clock is virtual")
+        self._notes = notes
+        self.record.meta.update(
+            mode="lockstep",
+            input=str(self.recording.path),
+            data_hash=self.recording.data_hash(),
+            topics=dict(self.recording.chosen),
+            synthesised=list(self.recording.missing),
+            tiers=[lane.tier.key for lane in self.lanes],
+            budgets={t.key: rec.to_plain(b) for t, b in sorted(self.budgets.items())},
+            modelled_ms={lane.tier.key: lane.infer_ns / 1e6 for lane in self.lanes},
+            started_ns=start_ns,
+            warnings=notes,
+        )
+
+    def _fill_end(self) -> None:
+        rate = 0.0
+        if self._frames > 1 and self._stamps[1] > self._stamps[0]:
+            rate = (self._frames - 1) * NS / (self._stamps[1] - self._stamps[0])
+        warnings = [*self._notes, *(w for w in self.recording.warnings if w not in self._notes)]
+        self.record.meta.update(
+            ended_ns=self.clock.stamp_ns(),
+            camera={"width": self._size[0], "height": self._size[1], "frames": self._frames, "rate_hz": rate},
+            warnings=warnings,
+        )
+        self._outputs.decide(
+            {
+                "kind": "end",
+                "frames": self._frames,
+                "results": {lane.tier.key: rec.to_plain(lane.core.counters()) for lane in self.lanes},
+                "state": self.supervisor.machine.state,
+            }
+        )
+
+
+def _core(tier: Tier, engine: Engine, budget: Budget) -> TierCore:
+    return TierCore(
+        tier,
+        budget,
+        engine_id=engine.id,
+        engine_version=engine.version,
+        device=engine.device.actual,
+        frames_wanted=engine.frames_wanted,
+    )
+
+
+def _status(lane: _Lane, now_ns: int, stamp_ns: int) -> TierStatus:
+    count, fault, device = lane.core.counters(), lane.core.fault(now_ns), lane.engine.device
+    lane.status_sequence += 1
+    status = TierStatus(
+        stamp_ns=stamp_ns,
+        tier=lane.tier,
+        state=TierState.ACTIVE,
+        healthy=not fault,
+        fault=fault,
+        engine_id=lane.engine.id,
+        engine_version=lane.engine.version,
+        device_requested=device.requested,
+        device=device.actual,
+        frames_received=count.received,
+        frames_dropped=count.dropped,
+        results_fresh=count.fresh,
+        results_last_frame=count.last_frame,
+        results_default=count.default,
+    )
+    return protect(status, lane.status_sequence)
+
+
+class _Outputs:
+    """The files of a run; without a folder only the hash of the decisions is kept.
+
+    On an exception nothing gets its name; on Ctrl-C neither: half a lockstep run is not a result.
+    """
+
+    def __init__(self, out: Path | str | None, camera_in_bag: bool) -> None:
+        self._folder = Path(out) if out is not None else None
+        self._hash = hashlib.sha256()
+        self._bag: BagWriter | None = None
+        self._part: Path | None = None
+        self.wants_camera = camera_in_bag and self._folder is not None
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._part = self._folder / "decisions.jsonl.part"
+            self._file = self._part.open("wb")
+        except OSError as error:
+            raise self._failure(error) from error
+        self._bag = BagWriter(self._folder / "results", overwrite=True, latched=[STATE_TOPIC])
+
+    def _failure(self, error: OSError) -> TriptychError:
+        return TriptychError(
+            f"cannot be written: {error.strerror}", where=self._folder, remedy="check permissions and free space"
+        )
+
+    def decide(self, line: Mapping[str, Any]) -> None:
+        data = rec.canonical_json(line) + b"\n"
+        self._hash.update(data)
+        if self._part is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                raise self._failure(error) from error
+
+    def bag_record(self, topic: str, record: Any, t_ns: int) -> None:
+        if self._bag is not None:
+            self._bag.write_record(topic, record, t_ns)
+
+    def camera(self, jpeg: bytes, frame: Frame, t_ns: int) -> None:
+        if self.wants_camera and self._bag is not None:
+            self._bag.write_jpeg("/camera/image_raw/compressed", jpeg, frame.stamp_ns, frame.frame_id, t_ns)
+
+    def decisions_sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def finish(self, record: rec.RunRecord) -> None:
+        """Give every file its name."""
+        if self._folder is None or self._part is None or self._bag is None:
+            return
+        try:
+            self._file.close()
+            record.save(self._folder / "record.jsonl")
+            self._bag.close()
+            self._part.replace(self._folder / "decisions.jsonl")
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def __enter__(self) -> _Outputs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or self._part is None:
+            return
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+        if self._bag is not None:
+            self._bag.abort()
