@@ -40,11 +40,14 @@ from triptych.contract import (
     TierResult,
     TierState,
     TierStatus,
+    VerdictLevel,
     Weather,
     protect,
 )
 from triptych.contract.frame import MAX_SIDE_PX
 from triptych.contract.result import MAX_LABEL, MAX_QUESTION, MAX_REASON, MAX_TEXT
+from triptych.supervisor.records import StateRecord, Verdict
+from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
 from triptych_ros.msg import Detections as DetectionsMsg
 from triptych_ros.msg import DriverState as DriverStateMsg
@@ -52,6 +55,8 @@ from triptych_ros.msg import MotionConstraint as MotionConstraintMsg
 from triptych_ros.msg import ResultHeader
 from triptych_ros.msg import SceneAdvice as SceneAdviceMsg
 from triptych_ros.msg import TierStatus as TierStatusMsg
+from triptych_ros.msg import Verdict as VerdictMsg
+from triptych_ros.msg import Verdicts as VerdictsMsg
 
 _NS = 1_000_000_000
 _MAX_STAMP_NS = (2**31 - 1) * _NS + _NS - 1
@@ -266,6 +271,80 @@ def driver_to_msg(driver: DriverState) -> DriverStateMsg:
 def driver_from_msg(msg: DriverStateMsg) -> DriverState:
     """A driver state message as a record."""
     return _checked(DriverState, msg, {n: getattr(msg, n) for n in _DRIVER})
+
+
+def state_to_msg(record: StateRecord) -> DegradationStateMsg:
+    """A degradation state as its message."""
+    record = _fitted(record, {"reason": 160})
+    faults = tuple(fit(name, 48) for name in record.active_faults[:16])
+    if faults != record.active_faults:
+        record = protect(dataclasses.replace(record, active_faults=faults), record.sequence_counter)
+    return DegradationStateMsg(
+        stamp=to_time(record.stamp_ns),
+        state=int(record.state),
+        previous=int(record.previous),
+        since=to_time(record.since_ns),
+        reason=record.reason,
+        active_faults=list(record.active_faults),
+        takeover_requested=record.takeover_requested,
+        takeover_remaining_s=record.takeover_remaining_s,
+        sequence_counter=record.sequence_counter,
+        crc=record.crc,
+    )
+
+
+def state_from_msg(msg: DegradationStateMsg) -> StateRecord:
+    """A degradation state message as a record.
+
+    Raises:
+        InputError: unknown state number.
+    """
+    values = {
+        "state": msg.state,
+        "previous": msg.previous,
+        "since_ns": from_time(msg.since),
+        "reason": msg.reason,
+        "active_faults": tuple(msg.active_faults),
+        "takeover_requested": msg.takeover_requested,
+        "takeover_remaining_s": msg.takeover_remaining_s,
+        "sequence_counter": msg.sequence_counter,
+        "crc": msg.crc,
+    }
+    return _checked(StateRecord, msg, values, state=DegradationState, previous=DegradationState)
+
+
+def verdicts_to_msg(verdicts: tuple[Verdict, ...], stamp_ns: int) -> VerdictsMsg:
+    """All verdicts as their message, at most 64."""
+    return VerdictsMsg(
+        stamp=to_time(stamp_ns),
+        verdicts=[
+            VerdictMsg(
+                fault_id=fit(v.fault_id, 48),
+                source=fit(v.source, 32),
+                level=int(v.level),
+                active=v.active,
+                value=float(v.value),
+                threshold=float(v.threshold),
+                text=fit(v.text, 160),
+            )
+            for v in verdicts[:64]
+        ],
+    )
+
+
+def verdicts_from_msg(msg: VerdictsMsg) -> tuple[Verdict, ...]:
+    """The verdicts of a message.
+
+    Raises:
+        InputError: unknown level number.
+    """
+    try:
+        return tuple(
+            Verdict(v.fault_id, v.source, VerdictLevel(v.level), v.active, v.value, v.threshold, v.text)
+            for v in msg.verdicts
+        )
+    except ValueError as error:
+        raise InputError(str(error), where="Verdicts", field="level") from None
 
 
 def _plain(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 rclpy's executor rebuilds its wait set for every event and costs a good part of a millisecond each time. Data
 topics are therefore read by whoever needs them, when they need them: :class:`BlockingReader` sleeps on a wait set of
-its own, :class:`PolledReader` takes what has arrived and never waits. Lifecycle, services and parameters stay with the executor.
-This module alone touches rclpy's binding layer.
+its own, :class:`PolledReader` takes what has arrived and never waits. Lifecycle, services and parameters stay with the
+executor. This module alone touches rclpy's binding layer.
 """
 
 from __future__ import annotations

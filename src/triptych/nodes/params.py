@@ -87,6 +87,11 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     """The supervisor."""
 
     fault_table: str = Field("", max_length=400, description="Path of the fault table; empty: the shipped faults.yaml.")
+    latch_file: str = Field(
+        "",
+        max_length=400,
+        description="Remembers an unfinished manoeuvre, so that a restarted supervisor goes on with it; empty: nowhere.",
+    )
 
 
 class ScenarioParams(NodeParams):
