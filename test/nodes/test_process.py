@@ -25,12 +25,19 @@ time.sleep(60)
 """
 POLITE = "import time\nprint('ready', flush=True)\ntime.sleep(60)"
 CRASHING = "import sys\nraise SystemExit('engine.onnx: truncated; restore the file.')"
+REFUSING = "import sys\nprint('params: engine: no such engine; run triptych engines list.')\nsys.exit(2)"
 DONE = "print('all frames sent')"
 
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    for name, code in {"stubborn": STUBBORN, "polite": POLITE, "crashing": CRASHING, "done": DONE}.items():
+    for name, code in {
+        "stubborn": STUBBORN,
+        "polite": POLITE,
+        "crashing": CRASHING,
+        "refusing": REFUSING,
+        "done": DONE,
+    }.items():
         (tmp_path / f"{name}.py").write_text(code)
     return tmp_path
 
@@ -132,6 +139,15 @@ def test_no_orphan_survives_a_killed_parent(modules: Path) -> None:
     parent.kill()
     parent.wait()
     wait_for(lambda: gone(pid), 5.0)
+
+
+def test_a_users_mistake_ends_the_run_with_its_sentence_instead_of_restarts(modules: Path) -> None:
+    with stack(modules, "refusing", "polite") as s:
+        s.start()
+        seen: list[ProcessEvent] = []
+        wait_for(lambda: seen.extend(s.poll()) or s.over)
+        assert [e.kind for e in seen] == ["refused"] and s.restarts["refusing"] == 0
+        assert s.refusal == "params: engine: no such engine; run triptych engines list."
 
 
 def test_two_nodes_of_one_name_are_refused(tmp_path: Path) -> None:

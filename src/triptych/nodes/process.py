@@ -29,6 +29,8 @@ BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Wait before the n-th restart in a row; the last value repeats."""
 HEALTHY_S = 10.0
 """A node that lived this long starts its back-off from the beginning."""
+REFUSED_CODE = 2
+"""Exit code of a node that a user's mistake keeps from working: starting it again would not help."""
 _PR_SET_PDEATHSIG = 1
 _EXCUSES = re.compile(r"^\s*(File |Traceback|\^|~|\[(INFO|DEBUG)\])|^\s*$")
 
@@ -58,7 +60,10 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class ProcessEvent:
-    """What happened to a node: ``started``, ``crashed``, ``restarted`` or ``finished``; ``text`` is one sentence."""
+    """What happened to a node, in one sentence.
+
+    ``kind`` is ``started``, ``crashed``, ``restarted``, ``finished``, or ``refused``: see :data:`REFUSED_CODE`.
+    """
 
     node: str
     kind: str
@@ -80,6 +85,10 @@ class _Running:
 class Stack:
     """The processes of one run. Call it from the main thread: ``PR_SET_PDEATHSIG`` follows the starting thread.
 
+    Attributes:
+        restarts: by node name.
+        refusal: the sentence of a node that refused to start; empty while none did.
+
     Args:
         specs: nodes in start order.
         run_folder: where parameter overrides and logs go.
@@ -98,6 +107,7 @@ class Stack:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._nodes = [_Running(s, (self._folder / f"{s.name}.log").open("ab"), self._command(s)) for s in specs]
         self.restarts: dict[str, int] = dict.fromkeys(names, 0)
+        self.refusal = ""
 
     def _command(self, spec: NodeSpec) -> list[str]:
         command = [sys.executable, "-m", spec.module, "--ros-args", "-r", f"__node:={spec.name}"]
@@ -144,6 +154,10 @@ class Stack:
         if code == 0:
             node.finished = True
             return ProcessEvent(name, "finished", f"{name} finished")
+        if code == REFUSED_CODE:
+            node.finished = True
+            self.refusal = self.last_words(name) or f"{name} refused to start; see {self.log_path(name)}."
+            return ProcessEvent(name, "refused", self.refusal)
         if now_s - node.started_s > HEALTHY_S:
             node.crashes = 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -159,8 +173,12 @@ class Stack:
 
     @property
     def over(self) -> bool:
-        """Whether a node that ends the run has ended, or no node is left that could run again."""
-        return any(n.finished and n.spec.ends_run for n in self._nodes) or all(n.finished for n in self._nodes)
+        """Whether a node that ends the run has ended, one refused to start, or none is left that could run again."""
+        return (
+            bool(self.refusal)
+            or any(n.finished and n.spec.ends_run for n in self._nodes)
+            or all(n.finished for n in self._nodes)
+        )
 
     def pids(self) -> dict[str, int]:
         """Process ids of the nodes that run now."""
