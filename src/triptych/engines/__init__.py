@@ -1,4 +1,4 @@
-"""Engines: manifest, loading, ONNX Runtime, checks. Entry points: :func:`load_engine`, :func:`self_test`, :func:`check`."""
+"""Engines: manifest, loading, ONNX Runtime, checks. Start at :func:`load_engine`, :func:`self_test`, :func:`check`."""
 
 from triptych.engines.check import CheckRow, EngineEntry, check, list_engines, self_test
 from triptych.engines.load import load_engine

@@ -1,4 +1,4 @@
-"""``triptych engines list`` and ``triptych engines check``: everything that can be wrong with an engine, before it drives."""
+"""``triptych engines list`` and ``check``: everything that can be wrong with an engine, before it drives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineEntry:
-    """One engine of ``triptych engines list``; ``problem`` is empty when its manifest is readable and its files are there."""
+    """One engine found; ``problem`` is empty when its manifest is readable and its files are there."""
 
     path: Path
     name: str
@@ -60,7 +60,9 @@ def self_test(engine: Engine) -> EngineOutput:
         output = engine.infer(frames, question)
     problem = engine.golden_ok(output)
     if problem:
-        raise EngineError(f"self-test failed: {problem}", where=engine.id, remedy="use the engine its manifest was written for")
+        raise EngineError(
+            f"self-test failed: {problem}", where=engine.id, remedy="use the engine its manifest was written for"
+        )
     return output
 
 

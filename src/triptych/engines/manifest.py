@@ -271,7 +271,7 @@ def _first(error: ValidationError, path: Path) -> EngineError:
 
 
 def find_file(entry: EngineFile, manifest_path: Path, engine_dir: Path | None = None) -> Path:
-    """Where an engine file lies: in ``engine_dir`` if given, else beside the manifest, else in ``$TRIPTYCH_ENGINE_DIR``.
+    """Where an engine file lies: in ``engine_dir`` if given, else beside the manifest or in ``$TRIPTYCH_ENGINE_DIR``.
 
     Raises:
         EngineError: in none of these places.

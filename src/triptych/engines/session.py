@@ -91,10 +91,14 @@ class OnnxSession:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         # Denormals in a decaying activation can slow a CPU kernel by an order of magnitude.
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        self._records_placement = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
+        if provider != DEVICES["cpu"] and not self._records_placement:
+            # An older runtime cannot say which nodes fell back, so none may.
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         wanted: list[str] = [provider] if provider == DEVICES["cpu"] else [provider, DEVICES["cpu"]]
         try:
             self._session = ort.InferenceSession(str(path), options, providers=wanted)
-        except Exception as error:  # noqa: BLE001 - the runtime raises a dozen types without a common base
+        except Exception as error:  # the runtime raises a dozen types without a common base
             raise EngineError(
                 f"ONNX Runtime cannot load it: {_short(error)}", where=path, remedy="export or copy the file again"
             ) from None
@@ -106,7 +110,8 @@ class OnnxSession:
 
     def _placement(self, requested: str, provider: str) -> tuple[DeviceReport, tuple[str, ...]]:
         total, strays = 0, []
-        for subgraph in self._session.get_provider_graph_assignment_info():
+        placed = self._session.get_provider_graph_assignment_info() if self._records_placement else []
+        for subgraph in placed:
             nodes = subgraph.get_nodes()
             total += len(nodes)
             if subgraph.ep_name != provider:
@@ -135,7 +140,7 @@ class OnnxSession:
         """
         try:
             return list(self._session.run(outputs, dict(feeds)))
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             raise EngineError(f"inference failed: {_short(error)}", where=self.path) from None
 
 
@@ -146,7 +151,7 @@ def check_finite(outputs: Sequence[npt.NDArray[Any]], where: object) -> None:
         EngineError: naming the first such output.
     """
     for index, output in enumerate(outputs):
-        # A sum is not finite as soon as one term is not (or on overflow, which is no better), and is cheaper than isfinite().
+        # A sum is not finite as soon as one term is not, and is cheaper than isfinite() of each.
         if output.dtype.kind == "f" and not np.isfinite(output.sum(dtype=np.float64)):
             raise EngineError(f"output {index} holds NaN or infinity", where=where, remedy="check the engine file")
 

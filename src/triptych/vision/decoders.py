@@ -89,7 +89,7 @@ def triptych(outputs: Sequence[Floats], setting: Setting) -> Candidates:
 
 
 def yolox(outputs: Sequence[Floats], setting: Setting) -> Candidates:
-    """YOLOX without grid decoding: x, y offsets in cells, log sizes in strides, objectness and classes as probabilities."""
+    """YOLOX without grid decoding: offsets in cells, log sizes in strides, objectness and classes as probabilities."""
     raw = outputs[0][0]
     corners, stride = _grid(setting.width, setting.height, STRIDES)
     # Objectness bounds the product, so most rows never need their classes looked at.

@@ -1,0 +1,101 @@
+"""What every training command shares: seeds, atomic files, checkpoints without pickle, progress."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+META = "triptych"
+
+
+def seed_everything(seed: int, threads: int) -> None:
+    """Fix every random generator and the number of torch threads; with both fixed, a training run repeats exactly."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - for libraries that use the global generator
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside ``path`` and rename, so that no reader ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, torch.Tensor]], meta: Mapping[str, Any]) -> None:
+    """Save named groups of tensors and JSON-able facts as one safetensors file, atomically."""
+    flat = {
+        f"{group}/{name}": tensor.detach().contiguous().clone()
+        for group, tensors in groups.items()
+        for name, tensor in tensors.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp")
+    save_file(flat, str(beside), metadata={META: json.dumps(dict(meta), sort_keys=True)})
+    os.replace(beside, path)
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """The inverse of :func:`save_checkpoint`."""
+    groups: dict[str, dict[str, torch.Tensor]] = {}
+    with safe_open(str(path), framework="pt") as file:
+        meta = json.loads((file.metadata() or {}).get(META, "{}"))
+        for key in file.keys():  # noqa: SIM118 - safe_open is no mapping
+            group, _, name = key.partition("/")
+            groups.setdefault(group, {})[name] = file.get_tensor(key)
+    return groups, meta
+
+
+def flatten_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Optimiser state as named tensors (``index.name``); numbers become 0-d tensors."""
+    state = optimiser.state_dict()["state"]
+    return {f"{i}.{k}": v if torch.is_tensor(v) else torch.tensor(v) for i, s in state.items() for k, v in s.items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, flat: Mapping[str, torch.Tensor]) -> None:
+    """Put the state of :func:`flatten_optimiser` back; hyper-parameters stay as constructed."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in flat.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def progress_bar() -> Progress:
+    """The bar of every training command: what, how far, how long still, and a free ``note`` column."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
