@@ -386,3 +386,17 @@ def _decode(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and not isinstance(value, hint):
         raise TypeError(f"expected {hint.__name__}, found {type(value).__name__}")
     return value
+
+
+def entry_of(line: Mapping[str, Any]) -> Entry | None:
+    """The entry of one parsed line of a record file; None for a ``meta`` line.
+
+    Raises:
+        ValueError, KeyError, TypeError: not a line of a record.
+    """
+    value = dict(line)
+    kind = value.pop("kind")
+    if kind == "meta":
+        return None
+    entry: Entry = from_plain(_KINDS[kind][0], value)
+    return entry
