@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -23,7 +22,6 @@ from std_msgs.msg import String
 
 from triptych.contract import (
     ConfigError,
-    EngineError,
     InputError,
     TierResult,
     TierState,
@@ -34,40 +32,17 @@ from triptych.contract import (
 from triptych.contract import Tier as TierName
 from triptych.contract.result import MAX_QUESTION
 from triptych.engines.load import load_engine
+from triptych.engines.locate import locate
 from triptych.engines.protocol import Engine
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import DATA_QOS, INPUT_QOS, SENSOR_QOS, BlockingReader, Skipped, create_publisher
 from triptych.nodes.params import TierParams, load
 from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
-from triptych.resources import share
 from triptych.tiers import Tier
 from triptych_ros.msg import Detections, SceneAdvice
 from triptych_ros.msg import TierStatus as TierStatusMsg
 
 FAULT_BYTES = 160
-
-
-def find_engine(name: str, folder: Path | None = None) -> Path:
-    """The manifest of an engine given by path (file or folder) or by the name of a shipped one.
-
-    Raises:
-        EngineError: neither.
-    """
-    given = Path(name).expanduser()
-    if given.is_file() or (given / "manifest.yaml").is_file():
-        return given
-    root = folder or share()
-    for path in (root / "models" / name / "manifest.yaml", root / "config" / "engines" / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    shipped = [p.parent.name for p in root.glob("models/*/manifest.yaml")]
-    shipped += [p.stem for p in root.glob("config/engines/*.yaml")]
-    raise EngineError(
-        "no such engine",
-        field="engine",
-        value=name,
-        remedy=f"give the path of a manifest or one of {', '.join(sorted(shipped)) or '(none shipped)'}",
-    )
 
 
 class TierNode(LifecycleNode):  # type: ignore[misc]
@@ -175,7 +150,7 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
 
     def _new_engine(self) -> Engine:
         params = self.params
-        manifest = find_engine(params.engine or f"triptych-{self.tier.key}")
+        manifest = locate(params.engine or f"triptych-{self.tier.key}")
         return load_engine(manifest, params.device, params.threads, params.engine_dir or None)
 
     def _start(self) -> None:
