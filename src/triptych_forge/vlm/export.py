@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,9 @@ def _write(
     dynamic: dict[str, dict[int, str]],
 ) -> None:
     beside = path.with_suffix(".onnx.tmp")
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        # The exporter that traces is old but gives plain graphs with the names and free sizes asked for.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             graph.eval(), arguments, str(beside), input_names=inputs, output_names=outputs, opset_version=OPSET,
             dynamic_axes=dynamic, dynamo=False,

@@ -202,6 +202,9 @@ TOPICS: tuple[Topic, ...] = (
 )
 """``standing`` is the empty question; ``other`` is any question that makes no sense to the model."""
 
+STANDING, OTHER = TOPICS[0], TOPICS[-1]
+ASKED = TOPICS[1:-1]
+
 FILLERS = ("please", "tell me", "now", "quickly", "and", "so", "well", "then")
 """Words put before or after a question in training, so that they do not matter."""
 EXTRA_WORDS = (

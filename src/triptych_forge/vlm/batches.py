@@ -1,0 +1,286 @@
+"""From scenes to training batches: sampling, augmentation, token rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from triptych.contract import Light, Weather
+from triptych.language.tokeniser import Vocabulary
+from triptych_forge.vlm.model import Shape
+from triptych_forge.vlm.real import UNSEEN, Picture, Real, unseen_picture
+from triptych_forge.vlm.scenes import TICK_S, Scenes, shrink
+from triptych_forge.vlm.words import ASKED, EXTRA_WORDS, FILLERS, OTHER, STANDING, Topic, Truth, answer_tokens
+
+TEXT_WEIGHT = 0.3
+"""Weight of a word of the text against one of a field: the words mostly follow from the fields."""
+SHARES = {"still": 0.06, "carla": 0.06, "unseen": 0.03}
+"""Share of a batch from each source beside the scenes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B pictures, G rows of tokens for each.
+
+    Attributes:
+        frames: (B, N, H, W, 3) uint8.
+        ages_s: (B, N) float32.
+        tokens: (B * G, T) int64: prompt and answer, padded.
+        weights: (B * G, T - 1) float32: how much predicting the next token counts.
+        taught: (B * G, T - 1, vocabulary) float32, a teacher's distribution; all 0 where it said nothing.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    ages_s: npt.NDArray[np.float32]
+    tokens: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    taught: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a teacher thinks of every stored place, along the true answer to the standing question.
+
+    Attributes:
+        chances: (drives, ticks, positions, vocabulary) float16; the token after ``<bos> <answer>`` is position 0, what
+            lies beyond the fields is 0.
+    """
+
+    chances: npt.NDArray[np.float16]
+
+
+class Look:
+    """One random change of looks, the same for all frames of a clip: geometry, colour, blur, noise."""
+
+    def __init__(
+        self, generator: np.random.Generator, size: tuple[int, int], strength: float, towards: Picture | None
+    ) -> None:
+        g, (width, height) = generator, size
+        self._generator = generator
+        zoom = float(np.exp(g.uniform(-0.05, 0.22) * strength))
+        aspect = float(np.exp(g.uniform(-0.08, 0.08) * strength))
+        flip = -1.0 if g.random() < 0.5 else 1.0
+        angle = float(g.normal(0, 1.2) * strength)
+        turn = cv2.getRotationMatrix2D((width / 2, height / 2), angle, 1.0)
+        scale = np.array([[flip * zoom * aspect, 0.0], [0.0, zoom / aspect]])
+        matrix = np.zeros((2, 3))
+        matrix[:, :2] = turn[:, :2] @ scale
+        centre = np.array([width / 2, height / 2])
+        shift = np.array([g.normal(0, 0.04) * width, g.normal(0, 0.05) * height]) * strength
+        matrix[:, 2] = centre + shift - matrix[:, :2] @ centre
+        self.matrix = matrix
+        levels = np.arange(256, dtype=np.float64)
+        gamma = float(np.exp(g.normal(0, 0.12) * strength))
+        gain = float(np.exp(g.normal(0, 0.08) * strength))
+        self._curves = np.zeros((256, 1, 3), np.uint8)
+        for channel in range(3):
+            curve = 255 * (levels / 255) ** (gamma * float(np.exp(g.normal(0, 0.05) * strength)))
+            curve = curve * gain * float(np.exp(g.normal(0, 0.04) * strength)) + g.normal(0, 5) * strength
+            self._curves[:, 0, channel] = np.clip(curve, 0, 255)
+        self._towards = towards
+        self._pull = float(g.uniform(0.3, 1.0)) if towards is not None else 0.0
+        self._saturation = float(np.exp(g.normal(0, 0.25) * strength))
+        self._blur = float(abs(g.normal(0, 0.6))) * strength if g.random() < 0.35 else 0.0
+        self._noise = float(abs(g.normal(0, 5))) * strength if g.random() < 0.5 else 0.0
+        self._jpeg = int(g.integers(35, 90)) if g.random() < 0.15 * strength else 0
+        self._size = size
+
+    def __call__(self, image: Picture, zoom: float = 1.0) -> Picture:
+        """Apply to one picture (H, W, 3); ``zoom`` enlarges about the middle, as driving forward does."""
+        width, height = self._size
+        matrix = self.matrix.copy()
+        if zoom != 1.0:
+            matrix[:, :2] *= zoom
+            matrix[:, 2] = matrix[:, 2] * zoom + np.array([width, height]) / 2 * (1 - zoom)
+        out = cv2.warpAffine(image, matrix, self._size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+        if self._towards is not None:
+            out = _pulled(out, self._towards, self._pull)
+        out = cv2.LUT(out, self._curves)
+        if abs(self._saturation - 1) > 0.05:
+            grey = cv2.cvtColor(cv2.cvtColor(out, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
+            out = cv2.addWeighted(out, self._saturation, grey, 1 - self._saturation, 0)
+        if self._blur > 0.3:
+            out = cv2.GaussianBlur(out, (0, 0), self._blur)
+        if self._noise > 1:
+            noise = np.empty(out.shape, np.int16)
+            cv2.setRNGSeed(int(self._generator.integers(0, 2**31 - 1)))
+            cv2.randn(noise, (0, 0, 0), (self._noise,) * 3)
+            out = cv2.add(out, noise, dtype=cv2.CV_8U)
+        if self._jpeg:
+            _, coded = cv2.imencode(".jpg", out, [cv2.IMWRITE_JPEG_QUALITY, self._jpeg])
+            out = cv2.imdecode(coded, cv2.IMREAD_COLOR)
+        return np.asarray(out, np.uint8)
+
+
+def _pulled(image: Picture, towards: Picture, share: float) -> Picture:
+    """Move mean and spread of each channel towards those of another picture."""
+    mean, spread = cv2.meanStdDev(image)
+    mean2, spread2 = cv2.meanStdDev(towards)
+    gain = 1 + share * (spread2 / np.maximum(spread, 8.0) - 1)
+    gain = np.clip(gain, 0.5, 2.0)
+    levels = np.arange(256, dtype=np.float64)[:, None]
+    curve = (levels - mean.T) * gain.T + mean.T + share * (mean2 - mean).T
+    return np.asarray(cv2.LUT(image, np.clip(curve, 0, 255).astype(np.uint8)[:, None, :]), np.uint8)
+
+
+def clip_ticks(generator: np.random.Generator, last: int, frames: int) -> tuple[list[int], list[float]]:
+    """Ticks of ``frames`` frames ending at ``last``, oldest first, and their ages in seconds.
+
+    Spacing varies, as a tier's does: the earlier frames are half a second apart, the newest comes when it comes. What
+    lies before the drive is stood in for by its oldest frame. Now and then there is only one frame, as at the start.
+    """
+    if frames == 1 or generator.random() < 0.08:
+        return [last] * frames, [0.0] * frames
+    ticks = [last]
+    for _ in range(frames - 1):
+        gap = int(generator.choice([1, 2, 3], p=[0.2, 0.6, 0.2]))
+        ticks.insert(0, max(0, ticks[0] - gap))
+    return ticks, [(last - tick) * TICK_S for tick in ticks]
+
+
+def ask(generator: np.random.Generator, topic: Topic) -> str:
+    """A training question about a topic, varied; the topic's last question is never used."""
+    if topic is OTHER:
+        pool = EXTRA_WORDS.split()
+        if generator.random() < 0.4:
+            other = ASKED[int(generator.integers(len(ASKED)))].questions
+            pool = [*pool, *other[int(generator.integers(len(other) - 1))].split()] * 2
+        words = [str(w) for w in generator.choice(pool, int(generator.integers(2, 8)))]
+        if generator.random() < 0.5:
+            words[int(generator.integers(len(words)))] = "zzz"  # becomes <unk>
+        return " ".join(words)
+    question = str(topic.questions[int(generator.integers(len(topic.questions) - 1))])
+    words = question.split()
+    if len(words) > 3 and generator.random() < 0.15:
+        dropped = int(generator.integers(len(words)))
+        if words[dropped] in ("the", "a", "there", "any", "you", "do", "is", "now"):
+            del words[dropped]
+    if generator.random() < 0.2:
+        words.insert(0 if generator.random() < 0.5 else len(words), str(generator.choice(FILLERS)))
+    return " ".join(words)
+
+
+class Sampler:
+    """Draws batches for ever; the order depends on the seed alone.
+
+    Args:
+        shape: of the model.
+        scenes: training drives.
+        stills, carla: real and foreign pictures, may be empty.
+        vocabulary: of the model.
+        batch, groups: pictures per batch, token rows per picture (the first is the standing question).
+        seed: of the order.
+        teacher: soft labels for the standing question, if any.
+    """
+
+    def __init__(
+        self, shape: Shape, scenes: Scenes, stills: Real, carla: Real, vocabulary: Vocabulary, batch: int, groups: int,
+        seed: int, teacher: Taught | None = None,
+    ) -> None:
+        self.teacher = teacher
+        self.shape, self.scenes, self.stills, self.carla = shape, scenes, stills, carla
+        self.vocabulary, self.batch, self.groups, self.seed = vocabulary, batch, groups, seed
+        self._places = [(d, t) for d, rows in enumerate(scenes.truths) for t in range(len(rows))]
+        self._chances = _chances([scenes.truths[d][t] for d, t in self._places])
+
+    def batches(self, first: int = 0) -> Iterator[Batch]:
+        """Batches from number ``first`` on: a resumed run continues with the very batches it would have had."""
+        number = first
+        while True:
+            yield self.make(np.random.default_rng([self.seed, number]))
+            number += 1
+
+    def make(self, generator: np.random.Generator) -> Batch:
+        """One batch."""
+        frames, ages, rows, places = [], [], [], []
+        for _ in range(self.batch):
+            clip, age, truth, place = self._draw(generator)
+            places.append(place)
+            frames.append(clip)
+            ages.append(age)
+            rows += self._rows(generator, truth)
+        longest = max(len(tokens) for tokens, _ in rows)
+        tokens = np.full((len(rows), longest), self.vocabulary.pad, np.int64)
+        weights = np.zeros((len(rows), longest - 1), np.float32)
+        for number, (row, weight) in enumerate(rows):
+            tokens[number, : len(row)] = row
+            weights[number, : len(weight)] = weight
+        return Batch(np.stack(frames), np.array(ages, np.float32), tokens, weights, self._taught(places, longest))
+
+    def _taught(self, places: list[tuple[int, int] | None], longest: int) -> npt.NDArray[np.float32] | None:
+        if self.teacher is None:
+            return None
+        chances = self.teacher.chances
+        out = np.zeros((len(places) * self.groups, longest - 1, chances.shape[-1]), np.float32)
+        for number, place in enumerate(places):
+            if place is not None:
+                # The standing prompt is <bos> <answer>: the first answer token is predicted at index 1.
+                some = chances[place][: longest - 2]
+                out[number * self.groups, 1 : 1 + len(some)] = some
+        return out
+
+    def _draw(self, generator: np.random.Generator) -> tuple[Picture, list[float], Truth, tuple[int, int] | None]:
+        s, draw = self.shape, generator.random()
+        size = (s.width_px, s.height_px)
+        for name, real in (("still", self.stills), ("carla", self.carla)):
+            share = SHARES[name] if real.pictures else 0.0
+            if draw < share:
+                chosen = int(generator.integers(len(real.pictures)))
+                look = Look(generator, size, 1.0, None)
+                picture = shrink(real.pictures[chosen], size)
+                speed = float(generator.uniform(0, 0.06)) if generator.random() < 0.7 else 0.0
+                _, ages = clip_ticks(generator, 12, s.frames)
+                clip = np.stack([look(picture, 1.0 - speed * age) for age in ages])
+                return clip, ages, real.truths[chosen], None
+            draw -= share
+        if draw < SHARES["unseen"]:
+            picture = unseen_picture(generator, size)
+            return np.stack([picture] * s.frames), clip_ticks(generator, 12, s.frames)[1], UNSEEN, None
+        drive, tick = self._places[int(np.searchsorted(self._chances, generator.random()))]
+        truth = self.scenes.truths[drive][tick]
+        ticks, ages = clip_ticks(generator, tick, s.frames)
+        towards = None
+        if truth.light is Light.DAY and truth.weather is Weather.CLEAR and generator.random() < 0.4:
+            pool = (*self.stills.pictures, *self.carla.pictures)
+            towards = pool[int(generator.integers(len(pool)))] if pool else None
+        look = Look(generator, size, 1.0, towards)
+        pictures = {t: shrink(self.scenes.frame(drive, t), size) for t in set(ticks)}
+        return np.stack([look(pictures[t]) for t in ticks]), ages, truth, (drive, tick)
+
+    def _rows(self, generator: np.random.Generator, truth: Truth) -> list[tuple[list[int], list[float]]]:
+        rows = []
+        for group in range(self.groups):
+            topic, text = STANDING, ""
+            if group:
+                topic = OTHER if generator.random() < 0.06 else ASKED[int(generator.integers(len(ASKED)))]
+                text = ask(generator, topic)
+            rows.append(token_row(self.vocabulary, text, truth, topic))
+        return rows
+
+
+def token_row(vocabulary: Vocabulary, question: str, truth: Truth, topic: Topic) -> tuple[list[int], list[float]]:
+    """Prompt and true answer, and the weight of each prediction of the next token."""
+    prompt = vocabulary.question(question)
+    answer, known = answer_tokens(vocabulary, truth, topic)
+    fields = sum(1 for token in answer if ":" in vocabulary.tokens[token])
+    weights = [0.0] * (len(prompt) - 1)
+    weights += [(1.0 if at < fields else TEXT_WEIGHT) * sure for at, sure in enumerate(known)]
+    return prompt + answer, weights
+
+
+def _chances(truths: list[Truth]) -> npt.NDArray[np.float64]:
+    """Cumulative chances of places: rare answers come up more often, by the square root of their rarity."""
+    keys = [(t.road, t.weather, t.light, t.advice) for t in truths]
+    hazards = [t.hazards or () for t in truths]
+    counts: dict[object, int] = {}
+    for key, some in zip(keys, hazards, strict=True):
+        counts[key] = counts.get(key, 0) + 1
+        counts[some] = counts.get(some, 0) + 1
+    weights = np.array([(counts[k] * counts[h]) ** -0.25 for k, h in zip(keys, hazards, strict=True)])
+    summed = np.cumsum(weights / weights.sum())
+    summed[-1] = 1.0
+    return summed

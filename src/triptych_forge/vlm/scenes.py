@@ -1,0 +1,139 @@
+"""Rendered drives with ground truth, cached outside the repository so that a second training run starts at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+import triptych.scenario
+from triptych.contract import Advice, Hazard, Light, Road, Weather
+from triptych_forge.vlm.words import Truth
+
+TICK_S = 0.25
+"""Time between two stored frames of a drive."""
+TICKS = 16
+WARM_UP_S = 25.0
+"""A drive is entered at a random moment up to this, so that traffic has spread."""
+STEP_S = 0.05
+RENDER_PX = (640, 360)
+"""Rendered larger than stored and shrunk by area, as a camera picture is at run time."""
+STORED_PX = (320, 192)
+SHARD = 20
+"""Drives per file."""
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """Drives laid end to end.
+
+    Attributes:
+        shards: (drives, ticks, H, W, 3) uint8 BGR each, memory-mapped.
+        truths: per drive and tick.
+    """
+
+    shards: tuple[npt.NDArray[np.uint8], ...]
+    truths: tuple[tuple[Truth, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.truths)
+
+    def frame(self, drive: int, tick: int) -> npt.NDArray[np.uint8]:
+        """One stored picture (H, W, 3)."""
+        return self.shards[drive // SHARD][drive % SHARD, tick]
+
+    def clip(self, drive: int, ticks: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """Several pictures (N, H, W, 3) of one drive."""
+        return np.stack([self.frame(drive, tick) for tick in ticks])
+
+
+def scenario_hash() -> str:
+    """Hash of the scenario's source: another renderer means other pictures."""
+    digest = hashlib.sha256(repr((TICK_S, TICKS, WARM_UP_S, STEP_S, RENDER_PX, STORED_PX, SHARD)).encode())
+    for path in sorted(Path(triptych.scenario.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def load_scenes(
+    cache: Path, first_seed: int, drives: int, workers: int = 1, done: Callable[[int, int], None] | None = None
+) -> Scenes:
+    """Render the drives of seeds ``first_seed`` and following that are not in the cache yet, and map them all.
+
+    Args:
+        cache: folder; each renderer version gets its own in it.
+        drives: how many; a multiple of :data:`SHARD`.
+        workers: rendering processes.
+        done: told how many shards of how many are there.
+    """
+    folder = cache / f"scenes-{scenario_hash()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    starts = range(first_seed, first_seed + drives, SHARD)
+    missing = [start for start in starts if not (folder / f"{start}.json").exists()]
+    total = len(starts)
+    if done:
+        done(total - len(missing), total)
+    if workers <= 1:
+        for number, start in enumerate(missing):
+            _render_shard(folder, start)
+            if done:
+                done(total - len(missing) + number + 1, total)
+    else:
+        with ProcessPoolExecutor(workers) as pool:
+            for number, _ in enumerate(pool.map(_render_shard, [folder] * len(missing), missing)):
+                if done:
+                    done(total - len(missing) + number + 1, total)
+    shards = tuple(np.load(folder / f"{start}.npy", mmap_mode="r") for start in starts)
+    truths: list[tuple[Truth, ...]] = []
+    for start in starts:
+        for drive in json.loads((folder / f"{start}.json").read_text()):
+            truths.append(tuple(_truth(*row) for row in drive))
+    return Scenes(shards, tuple(truths))
+
+
+def _truth(road: int, weather: int, light: int, hazards: list[int], advice: int) -> Truth:
+    return Truth(Road(road), Weather(weather), Light(light), tuple(Hazard(h) for h in hazards), Advice(advice))
+
+
+def shrink(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Resize by area to (width, height), as the engine's pre-processing does."""
+    if (image.shape[1], image.shape[0]) == size:
+        return image
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _render_shard(folder: Path, start: int) -> None:
+    from triptych.scenario import Scenario, random_config
+
+    cv2.setNumThreads(1)
+    frames = np.zeros((SHARD, TICKS, STORED_PX[1], STORED_PX[0], 3), np.uint8)
+    truths: list[list[list[object]]] = []
+    for number in range(SHARD):
+        seed = start + number
+        generator = np.random.default_rng([seed, 11])
+        scenario = Scenario(random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1]))
+        for _ in range(int(generator.uniform(0, WARM_UP_S) / STEP_S)):
+            scenario.step(STEP_S, None)
+        rows: list[list[object]] = []
+        for tick in range(TICKS):
+            frames[number, tick] = shrink(np.asarray(scenario.render()), STORED_PX)
+            t = scenario.truth()
+            rows.append([int(t.road), int(t.weather), int(t.light), [int(h) for h in t.hazards], int(t.advice)])
+            for _ in range(round(TICK_S / STEP_S)):
+                scenario.step(STEP_S, None)
+        truths.append(rows)
+    beside = folder / f".{start}.tmp.npy"
+    np.save(beside, frames)
+    os.replace(beside, folder / f"{start}.npy")
+    text = folder / f".{start}.json.tmp"
+    text.write_text(json.dumps(truths))
+    # Written last: its presence says that the shard is whole.
+    os.replace(text, folder / f"{start}.json")
