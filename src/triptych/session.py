@@ -1,0 +1,270 @@
+"""One run of the stack at the desk: start the nodes, show what they do, stop them, write the report.
+
+The route of ``triptych demo``, ``run`` and ``replay``; under a ROS 2 installation the launch files do the starting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from triptych import dds, resources
+from triptych.contract import ConfigError, Tier, TriptychError
+from triptych.live import LiveModel, LiveView
+from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
+from triptych.replay.record import Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
+from triptych.report.html import ReportFiles, write_report
+from triptych.report.provenance import provenance
+from triptych.supervisor.config import SupervisorConfig
+
+POLL_S = 0.1
+SETTLE_S = 0.3
+"""After the last frame: time for its results to reach the recorder."""
+RECORD = "record.jsonl"
+NODE_MODULE = "triptych.nodes.{}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        mode: "demo", "run" or "replay", for the record.
+        title: one line for people.
+        specs: every node, in start order; the recorder is added.
+        out: folder for results and report.
+        data: recording file or folder, for its hash; None for a generated input.
+        settings: what else decides the outcome, for the configuration hash.
+        meta: more for the record, e.g. warnings.
+        duration_s: end the run after this long; None: when its source ends.
+    """
+
+    mode: str
+    title: str
+    specs: Sequence[NodeSpec]
+    out: Path
+    data: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    duration_s: float | None = None
+
+
+def params_file(user: Path | None) -> Path:
+    """The user's parameter file, or the shipped one.
+
+    Raises:
+        TriptychError: the named file does not exist.
+    """
+    if user is None:
+        return resources.resource("config", "params.yaml")
+    if not user.is_file():
+        raise TriptychError("no such parameter file", where=user, remedy="copy config/params.yaml and edit it")
+    return user
+
+
+def supervisor_settings(params: Path) -> dict[str, Any]:
+    """The supervisor's own parameters in a ROS parameter file; those of its node around it are left out.
+
+    Raises:
+        ConfigError: not a ROS parameter file.
+    """
+    try:
+        content = yaml.safe_load(params.read_text()) or {}
+        sections = [s["ros__parameters"] for name, s in content.items() if name.split("/")[-1] in ("supervisor", "**")]
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"is not a ROS parameter file ({type(error).__name__})", where=params, remedy="see config/params.yaml"
+        ) from None
+    return {k: v for section in sections for k, v in section.items() if k in SupervisorConfig.model_fields}
+
+
+def node(name: str, executable: str, params: Path, **options: Any) -> NodeSpec:
+    """A node of the stack with the parameter file all nodes share."""
+    return NodeSpec(name, NODE_MODULE.format(executable), params, **options)
+
+
+def stack_specs(
+    params: Path,
+    engines: Mapping[Tier, str],
+    tiers: Sequence[Tier],
+    *,
+    view: bool,
+    remaps: Mapping[str, str] | None = None,
+) -> list[NodeSpec]:
+    """The supervisor, the tiers and, if wanted, the view.
+
+    Args:
+        engines: engine of a tier where it is not the built-in one.
+        tiers: those to start; the supervisor is told which of the VLM tiers to expect.
+        remaps: for every node, e.g. the camera topic.
+    """
+    expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
+    shared = dict(remaps or {})
+    specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
+    for tier in tiers:
+        own = {"engine": engines[tier]} if tier in engines else {}
+        specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))
+    if view:
+        specs.append(node("view", "view_node", params, remaps=shared))
+    return specs
+
+
+def run(
+    plan: Plan, console: Console, *, live: bool = True, environment: Mapping[str, str] | None = None
+) -> ReportFiles:
+    """Run the stack to its end or Ctrl-C, then write ``result.json`` and ``report.html`` into ``plan.out``.
+
+    Raises:
+        TriptychError: a node refused to start, nothing was recorded, or a file cannot be written.
+    """
+    prepare(plan.out)
+    user = dict(os.environ if environment is None else environment)
+    memory = dds.shared_memory(len(plan.specs) + 1)
+    if memory.problem:
+        console.print(f"[yellow]{memory.problem}; {memory.remedy}.[/]", highlight=False)
+    params = next(s.params_file for s in plan.specs if s.params_file)
+    recorder = node(
+        "recorder",
+        "recorder_node",
+        params,
+        parameters={"folder": str(plan.out), "mode": "live", "input": plan.title},
+        remaps=plan.specs[0].remaps,
+    )
+    stack = Stack([recorder, *plan.specs], plan.out, {**user, **dds.environment(user)})
+    model = LiveModel(plan.title)
+    events: list[tuple[int, ProcessEvent]] = []
+    started_ns = time.time_ns()
+    tail = Tail(plan.out / RECORD)
+    with stop_requested() as stop:
+        try:
+            stack.start()
+            with LiveView(model, console, enabled=live) as view:
+                end_s = time.monotonic() + (plan.duration_s if plan.duration_s is not None else float("inf"))
+                while not (stop.is_set() or stack.over or time.monotonic() >= end_s):
+                    for event in stack.poll():
+                        events.append((time.time_ns(), event))
+                        model.event(event.text)
+                    for entry in tail.read():
+                        model.update(entry)
+                    view.refresh()
+                    stop.wait(POLL_S)
+                if stack.over and not stack.refusal:
+                    stop.wait(SETTLE_S)
+        finally:
+            ended_ns = time.time_ns()
+            killed = stack.stop()
+    if stack.refusal:
+        raise TriptychError(stack.refusal.rstrip("."))
+    extra = {
+        **plan.meta,
+        "mode": plan.mode,
+        "started_ns": started_ns,
+        "ended_ns": ended_ns,
+        "killed_at_stop": killed,
+        "tiers": [s.name for s in plan.specs if s.module.endswith("tier_node")],
+    }
+    record = complete_record(plan.out, extra, events)
+    config = [params, resources.resource("config", "faults.yaml"), resources.resource("models")]
+    return write_report(record, plan.out, provenance(config, plan.settings, plan.data))
+
+
+def complete_record(out: Path, extra: Mapping[str, Any], events: Sequence[tuple[int, ProcessEvent]]) -> RunRecord:
+    """Add what only the starter knows to the recorder's file, and load the whole.
+
+    Raises:
+        TriptychError: the recorder wrote nothing.
+    """
+    path, part = out / RECORD, out / (RECORD + ".part")
+    if not path.exists() and part.exists():
+        os.replace(part, path)  # the recorder was killed; what it had written is complete but for its last line
+    if not path.exists():
+        raise TriptychError(
+            "the recorder wrote nothing", where=path, remedy=f"see {out / 'logs' / 'recorder.log'} for the reason"
+        )
+    keep = [(t, e) for t, e in events if e.kind not in ("started", "finished")]
+    lines = [{"kind": "event", **to_plain(Event(t, e.node, e.text))} for t, e in keep]
+    lines.append({"kind": "meta", "format_version": 1, "meta": dict(extra)})
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_bytes(whole + b"".join(canonical_json(line) + b"\n" for line in lines))
+    os.replace(partial, path)
+    return RunRecord.load(path)
+
+
+def prepare(out: Path) -> None:
+    """Make the output folder; results of an earlier run in it are replaced, foreign files are left alone.
+
+    Raises:
+        TriptychError: it cannot be made or written, or the disk is nearly full.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+        for name in (RECORD, RECORD + ".part", "result.json", "report.html"):
+            (out / name).unlink(missing_ok=True)
+        free = os.statvfs(out)
+    except OSError as error:
+        raise TriptychError(
+            f"cannot be written ({error.strerror})", where=out, field="out", remedy="choose another folder"
+        ) from None
+    free_mib = free.f_bavail * free.f_frsize // 2**20
+    if free_mib < 200:
+        raise TriptychError(
+            "the disk is nearly full; a run needs 200 MiB", where=out, value=f"{free_mib} MiB free", remedy="make room"
+        )
+
+
+class Tail:
+    """Reads the entries that were appended to a record since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._part = path, path.with_name(path.name + ".part")
+        self._offset, self._rest = 0, b""
+
+    def read(self) -> Iterator[Any]:
+        """New entries, in order; an unfinished last line waits for its rest."""
+        try:
+            with (self._part if self._part.exists() else self._path).open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                entry = entry_of(json.loads(line))
+                if entry is not None:
+                    yield entry
+
+
+@contextlib.contextmanager
+def stop_requested() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set while the block runs."""
+    stop = threading.Event()
+    before = {n: signal.signal(n, lambda *_: stop.set()) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def states_line(record: RunRecord) -> str:
+    """The states a run went through, for one line on the terminal."""
+    changes: list[StateRecord] = record.state_changes()
+    return " → ".join(c.state.name for c in changes) or "none"
