@@ -89,7 +89,7 @@ class OnnxSession:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        # Not session.set_denormal_as_zero: it switches the calling thread's arithmetic for good, in the first session only.
+        # Not session.set_denormal_as_zero: the first session with it changes the calling thread's arithmetic for good.
         self._records_placement = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
         if provider != DEVICES["cpu"] and not self._records_placement:
             # An older runtime cannot say which nodes fell back, so none may.
