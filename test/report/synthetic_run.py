@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import cv2
@@ -85,8 +86,21 @@ class Plan:
 
 
 def make(plan: Plan | None = None) -> RunRecord:
-    """Build the record."""
+    """Build the record; entries are immutable and shared between calls, the lists are the caller's own."""
     plan = plan or Plan()
+    key = repr(plan)
+    if key not in _MADE:
+        _MADE[key] = _make(plan)
+    made = _MADE[key]
+    return RunRecord(
+        **{f.name: copy(getattr(made, f.name)) for f in fields(RunRecord)},
+    )
+
+
+_MADE: dict[str, RunRecord] = {}
+
+
+def _make(plan: Plan) -> RunRecord:
     rng = random.Random(plan.seed)
     record = RunRecord(
         meta={

@@ -102,7 +102,7 @@ def split(result: ResultJson) -> str:
             )
         axes.axvline(100, color=INK, linestyle=(0, (4, 3)), linewidth=1.2)
         axes.set_yticks(range(len(reports)), [tier.key for tier, _ in reports])
-        axes.invert_yaxis()
+        axes.set_ylim(len(reports) - 0.5, -0.5)
         axes.set_xlim(0, max(104.0, axes.get_xlim()[1]))
         axes.set_xlabel("share of the budget, %")
         axes.tick_params(axis="y", length=0)
@@ -115,19 +115,18 @@ def timeline(record: RunRecord, result: ResultJson) -> str:
     """States, faults, origin of results and speed against its limit, over one time axis."""
     start_ns, end_ns = span_ns(record)
     end_s = max((end_ns - start_ns) / 1e9, 1e-3)
-    rows = 1 + len(Tier) + 1
     fault_rows = min(len({(f.fault, f.source) for f in result.supervisor.faults}) + len(result.injections), 12)
     with matplotlib.rc_context(_STYLE):
-        heights = [0.55, *([0.24 * fault_rows + 0.1] if fault_rows else []), 0.5, 0.5, 0.5, 1.9]
-        rows = len(heights)
+        heights = [0.5, *([0.24 * fault_rows + 0.1] if fault_rows else []), 0.26, 0.26, 0.26, 1.6, 1.9]
         figure = Figure(figsize=(10.4, 1.05 + 1.12 * sum(heights)), layout="constrained")
-        panels = figure.subplots(rows, 1, sharex=True, gridspec_kw={"height_ratios": heights})
+        panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
         panel = iter(panels)
         _states(next(panel), result, end_s)
         if fault_rows:
             _faults(next(panel), result, end_s, fault_rows)
         for tier in Tier:
             _origins(next(panel), record, tier, start_ns, end_s)
+        _load(next(panel), record, result, start_ns)
         speed = next(panel)
         _speed(speed, record, start_ns)
         speed.set_xlim(0, end_s)
@@ -156,7 +155,7 @@ def _histogram(axes: Axes, tier: Tier, report: TierReport, values: Sequence[floa
         text = "never started" if not report.started else "no fresh result"
         axes.text(0.45, 0.5, text, transform=axes.transAxes, ha="center", va="center", style="italic")
         return
-    counts, edges = np.histogram(values, bins=60, range=(0, top))
+    counts, edges = np.histogram(values, bins=max(24, min(60, 3 * int(len(values) ** 0.5))), range=(0, top))
     inside = edges[:-1] < budget
     width = edges[1] - edges[0]
     axes.bar(edges[:-1][inside], counts[inside], width, align="edge", color=words.TIER_COLOURS[tier])
@@ -235,6 +234,33 @@ def _origins(axes: Axes, record: RunRecord, tier: Tier, start_ns: int, end_s: fl
             edges, _step(bottom), _step(bottom + share), step="post", color=words.ORIGIN_COLOURS[origin], linewidth=0
         )
         bottom = bottom + share
+
+
+def _load(axes: Axes, record: RunRecord, result: ResultJson, start_ns: int) -> None:
+    """Latency of FRESH results in percent of the budget; of long runs the greatest of each interval."""
+    axes.grid(axis="y")
+    axes.set_ylabel("latency,\n% of budget")
+    axes.axhline(100, color=INK, linestyle=(0, (4, 3)), linewidth=1.2)
+    top = 110.0
+    for tier in Tier:
+        budget = getattr(result.tiers, tier.key).budget_ms
+        fresh = [r for r in _fresh(record, tier) if math.isfinite(latency_ms(r))]
+        if not fresh:
+            continue
+        times = np.array([(r.published_ns - start_ns) / 1e9 for r in fresh])
+        values = np.array([latency_ms(r) / budget * 100 for r in fresh])
+        if len(times) > MAX_POINTS:
+            parts = np.array_split(np.arange(len(times)), MAX_POINTS)
+            worst = np.array([part[np.argmax(values[part])] for part in parts])
+            times, values = times[worst], values[worst]
+        top = max(top, float(values.max()) * 1.05)
+        marker = {Tier.DETECTOR: "o", Tier.DISTILLED: "s", Tier.FULL: "D"}[tier]
+        size = 7 if tier is Tier.DETECTOR else 12 if tier is Tier.DISTILLED else 26
+        axes.scatter(times, values, s=size, marker=marker, color=words.TIER_COLOURS[tier], label=tier.key, linewidths=0)
+    axes.set_ylim(0, top)
+    axes.tick_params(axis="x", length=0, labelbottom=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower left", ncols=3, bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1, handletextpad=0.2)
 
 
 def _speed(axes: Axes, record: RunRecord, start_ns: int) -> None:

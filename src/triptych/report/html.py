@@ -15,20 +15,19 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from triptych.contract import DegradationState, Detections, SceneAdvice, Tier, TierResult
+from triptych.contract import DegradationState, Detections, Origin, SceneAdvice, Tier, TierResult
 from triptych.replay.record import RunRecord, SampleFrame
 from triptych.report import charts
 from triptych.report.schema import Integrity, Provenance, ResultJson, TierReport, write_text
-from triptych.report.summary import Limits, span_ns, summarise
+from triptych.report.summary import Limits, budgets_of, span_ns, summarise
 from triptych.viewing import words
-from triptych.viewing.draw import Overlay, annotate
+from triptych.viewing.draw import Overlay, annotate, as_seen
 
-MAX_FRAMES = 9
+MAX_FRAMES = 8
 MAX_ROWS = 200
 """Longer tables of states or faults are cut, and say so: result.json has everything."""
-FRAME_WIDTH_PX = 900
-FRAME_QUALITY = 72
-SHORT_FAULT_ROWS = 12
+FRAME_WIDTH_PX = 760
+FRAME_QUALITY = 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,13 @@ def render(record: RunRecord, result: ResultJson) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters.update(
-        ms=_ms, number=_number, percent=_percent, clock=_clock, state=_state_words, term=_term_words
+        ms=_ms,
+        number=_number,
+        percent=_percent,
+        clock=_clock,
+        state=_state_words,
+        term=_term_words,
+        plain=_plain,
     )
     source = resources.files("triptych.report.templates").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).render(
@@ -130,6 +135,7 @@ class _History:
         self._of_stamp = {
             r.source_stamp_ns: r for r in reversed(self._results[Tier.DETECTOR])
         }  # the first result about a frame
+        self._budgets = budgets_of(record)
         self._states = record.states
         self._constraints = record.constraints
         self._odometry = record.odometry
@@ -150,7 +156,7 @@ class _History:
         if state is not None and state.takeover_requested:
             remaining = state.takeover_remaining_s - (moment - state.t_ns) / 1e9
         return Overlay(
-            tuple(result for result in results if result is not None),
+            tuple(as_seen(result, moment, self._budgets) for result in results if result is not None),
             state.state if state else None,
             state.reason if state else "",
             remaining,
@@ -174,7 +180,9 @@ def _caption(overlay: Overlay) -> str:
         parts.append(words.STATE_WORDS[overlay.state])
     for result in overlay.results:
         origin = words.ORIGIN_WORDS[result.origin].lower()
-        if isinstance(result.payload, Detections):
+        if result.origin is Origin.DEFAULT:
+            parts.append(f"{result.tier.key} ({origin}): nothing known")
+        elif isinstance(result.payload, Detections):
             count = len(result.payload.detections)
             parts.append(f"detector ({origin}): {count} object{'' if count == 1 else 's'}")
         elif isinstance(result.payload, SceneAdvice):
@@ -218,6 +226,13 @@ def _ms(value: float | None) -> str:
 
 def _number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def _plain(value: float | None) -> str:
+    """Whole numbers without decimals, others with up to four significant digits."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

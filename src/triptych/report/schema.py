@@ -7,10 +7,11 @@ fields they do not know.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -331,7 +332,8 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise InputError(
             f"cannot be written ({error.strerror})", where=path, remedy="choose a writable folder with free space"
         ) from None
@@ -341,3 +343,18 @@ def json_schema() -> str:
     """The JSON schema of ``result.json`` as text, for docs/result-schema.json."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ResultJson.model_json_schema()}
     return json.dumps(schema, indent=2) + "\n"
+
+
+def models() -> list[type[Record]]:
+    """Every part of the schema, :class:`ResultJson` first, then in the order in which they are first referred to."""
+    found: list[type[Record]] = [ResultJson]
+    for model in found:
+        for field in model.model_fields.values():
+            found += [part for part in _parts(field.annotation) if part not in found]
+    return found
+
+
+def _parts(annotation: object) -> list[type[Record]]:
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return [annotation]
+    return [part for argument in get_args(annotation) for part in _parts(argument)]

@@ -363,25 +363,25 @@ class _Summary:
         errors = integrity.crc_errors + heartbeat.crc_errors
         text = f"{_messages(errors)} of the {key} tier failed the CRC."
         self._check(f"{key}.crc", errors == 0, errors, 0, "messages", text)
-        lost, allowed = self._lost(tier), max(1.0, limits.loss_share * integrity.messages)
+        lost, allowed = self._lost(tier), max(1, math.floor(limits.loss_share * integrity.messages))
         self._check(
             f"{key}.loss",
             lost <= allowed,
             lost,
             allowed,
             "messages",
-            f"{_messages(lost)} of the {key} tier went missing by the sequence counter (limit {allowed:.0f}).",
+            f"{_messages(lost)} of the {key} tier went missing by the sequence counter (limit {allowed}).",
         )
 
     def _judge_late(self, tier: Tier, late: int, taken: int) -> None:
-        allowed = max(1.0, self.limits.late_share * taken)
+        allowed = max(1, math.floor(self.limits.late_share * taken))
         self._check(
             f"{tier.key}.on_time",
             late <= allowed,
             late,
             allowed,
             "frames",
-            f"The {tier.key} tier answered {late or 'none'} of {taken} frames too late (limit {allowed:.0f}).",
+            f"The {tier.key} tier answered {late or 'none'} of {taken} frames too late (limit {allowed}).",
         )
 
     def _lost(self, tier: Tier) -> int:

@@ -8,15 +8,19 @@ message may hold: boxes with NaN, infinite or reversed corners are left out, lon
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from triptych.contract import (
+    BUDGETS,
+    CAUTIOUS_ADVICE,
+    CAUTIOUS_DETECTIONS,
     Advice,
+    Budget,
     DegradationState,
     Detection,
     DetectionClass,
@@ -45,7 +49,7 @@ class Overlay:
     """Everything :func:`annotate` shows. ``None`` or NaN: not known, and said so or left out.
 
     Attributes:
-        results: latest result of each tier that has spoken.
+        results: latest result of each tier that has spoken, passed through :func:`as_seen`.
         state: state of the degradation machine.
         reason: why it is in that state.
         takeover_remaining_s: seconds left for the driver; ``None`` when nothing is asked.
@@ -59,6 +63,21 @@ class Overlay:
     takeover_remaining_s: float | None = None
     constraint: MotionConstraint | None = None
     speed_mps: float = math.nan
+
+
+def as_seen(result: TierResult, now_stamp_ns: int, budgets: Mapping[Tier, Budget] = BUDGETS) -> TierResult:
+    """The result as a viewer must show it at ``now_stamp_ns``.
+
+    A tier publishes at least once per period; when nothing has come for as long as a result may be kept, the last one
+    says nothing any more and is shown as DEFAULT with the reason ``silent for ...``, however fresh it once was.
+    """
+    silence_ms = (now_stamp_ns - result.published_ns) / 1e6
+    budget = budgets[result.tier]
+    if silence_ms <= max(budget.keep_s, budget.period_s + budget.budget_s) * 1e3:
+        return result
+    payload = CAUTIOUS_DETECTIONS if result.tier is Tier.DETECTOR else CAUTIOUS_ADVICE
+    reason = f"silent for {words.duration_text(silence_ms)}"
+    return replace(result, origin=Origin.DEFAULT, reason=reason, age_ms=result.age_ms + silence_ms, payload=payload)
 
 
 def annotate(image: Image, overlay: Overlay, out: Image | None = None) -> Image:
@@ -203,9 +222,9 @@ def draw_advice(image: Image, results: Sequence[TierResult]) -> None:
         payload = result.payload
         assert isinstance(payload, SceneAdvice)
         base = top + row * index + round(23 * scale)
-        _tier_line(
-            image, result, round(8 * scale), base, width - round(8 * scale), advice_text(payload), payload.advice
-        )
+        unknown = result.origin is Origin.DEFAULT
+        detail = result.reason.replace("_", " ") if unknown else advice_text(payload)
+        _tier_line(image, result, round(8 * scale), base, width - round(8 * scale), detail, payload.advice)
 
 
 def advice_text(advice: SceneAdvice) -> str:

@@ -76,9 +76,9 @@ def bgr(colour: str) -> tuple[int, int, int]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on ``colour`` (relative luminance, threshold 0.35)."""
-    red, green, blue = rgb(colour)
-    return BLACK if (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255 > 0.35 else WHITE
+    """Black or white, whichever has the greater contrast to ``colour`` (WCAG 2: equal at a luminance of 0.179)."""
+    red, green, blue = (((value / 255 + 0.055) / 1.055) ** 2.4 for value in rgb(colour))
+    return BLACK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else WHITE
 
 
 def speed_text(speed_mps: float) -> str:
