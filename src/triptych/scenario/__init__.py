@@ -1,0 +1,31 @@
+"""A deterministic, seeded, closed-loop drive that renders its own camera frames with ground truth. No ROS here."""
+
+from triptych.scenario.advice import RULES, Rule, Situation, assess
+from triptych.scenario.camera import Camera
+from triptych.scenario.config import (
+    DriverAction,
+    DriverEvent,
+    ScenarioConfig,
+    Segment,
+    demo_config,
+    random_config,
+)
+from triptych.scenario.truth import SceneTruth, TruthBox
+from triptych.scenario.world import Scenario
+
+__all__ = [
+    "RULES",
+    "Camera",
+    "DriverAction",
+    "DriverEvent",
+    "Rule",
+    "Scenario",
+    "ScenarioConfig",
+    "SceneTruth",
+    "Segment",
+    "Situation",
+    "TruthBox",
+    "assess",
+    "demo_config",
+    "random_config",
+]
