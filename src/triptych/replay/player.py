@@ -4,8 +4,8 @@ Restamping. A recording is played as if it happened now: an item is due ``(its t
 start, and what is published carries the stamp clock's reading at the moment of publication, as a camera driver would
 set it. So neither the age of the recording nor a replay that lags behind makes the data stale. Two faults are kept
 because they are in the recording: a frame that repeats the stamp of the one before repeats the new stamp too, and a
-stamp behind its topic's order stays as far behind. Of what has become due more than :data:`SKIP_S` ago only the newest
-item of each kind is published: after a pause of the machine there is no burst.
+stamp behind its topic's order stays as far behind. When several items of a kind have become due only the newest is
+published: after a pause of the machine there is no burst, and no two frames get the same stamp.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from triptych.replay.messages import NS, restamped_driver
 from triptych.replay.recording import Item, Recording, check_range
 from triptych.replay.synthesis import with_synthesised
 
-SKIP_S = 0.1
-"""Two camera periods: less is jitter, more is a pause."""
 MIN_RATE, MAX_RATE = 0.01, 100.0
 
 
@@ -139,8 +137,8 @@ class Player:
         while self._next is not None and start_ns + self._next.after_ns <= now_ns:
             due.append(self._next)
             self._next = next(self._schedule, None)
-        newest = {type(d.item.value): d for d in due}
-        kept = [d for d in due if newest[type(d.item.value)] is d or now_ns - start_ns - d.after_ns <= SKIP_S * NS]
+        newest = {type(d.item.value): d.after_ns for d in due}
+        kept = [d for d in due if d.after_ns == newest[type(d.item.value)]]
         self.skipped += len(due) - len(kept)
         if due:
             self.position_ns = due[-1].after_ns

@@ -5,8 +5,9 @@
 
 Time of an item: the stamp in its header, because that is when the camera looked, and the delay between camera and
 recorder is not the stack's. A topic whose stamps are unusable (no header, zero, or more than 10 s from the time of
-recording: another clock) is timed by its time of recording, which is said in ``warnings``. Repeated or backward stamps
-within a topic are kept as they are: they are the faults that replay is there to show.
+recording: another clock) is timed by its time of recording, which is said in ``warnings``. A stamp that does not move
+on, goes back or jumps by more than 0.5 s against the recorder is kept as it is, and its message comes when the recorder
+got it, less the topic's usual delay: such faults are what replay is there to show.
 """
 
 from __future__ import annotations
@@ -139,11 +140,13 @@ class Recording(ABC):
         check_range(start_s, duration_s)
         start_ns = self.info.start_ns + round(start_s * messages.NS)
         end_ns = math.inf if duration_s is None else start_ns + round(duration_s * messages.NS)
+        # The first picture was taken a little before anything was recorded; it belongs to the whole recording.
+        from_ns = start_ns if start_s else -math.inf
         number = 0
         for item in self._all(start_s):
             if item.t_ns >= end_ns + REORDER_NS:
                 return
-            if not start_ns <= item.t_ns < end_ns:
+            if not from_ns <= item.t_ns < end_ns:
                 continue
             if isinstance(item.value, Frame):
                 number += 1
@@ -324,21 +327,26 @@ class Bag(Recording):
         """Items in order of stamp: messages wait in a heap until nothing earlier can come, pictures still encoded."""
         role_of = {topic.name: role for role, topic in self._roles.items()}
         from_ns = self._info.start_ns + round(from_s * messages.NS) - REORDER_NS if from_s > 0 else None
-        timers = {role: _Timer(role, topic.name, self.warnings) for role, topic in self._roles.items()}
+        timers = {role: _Timer(topic.name, self.warnings) for role, topic in self._roles.items()}
         heap: list[tuple[int, int, Raw, Any]] = []
         last_ns = 0
+
+        def earliest() -> Item:
+            nonlocal last_ns
+            entry = heapq.heappop(heap)
+            role = role_of[entry[2].topic.name]
+            last_ns = max(last_ns, entry[0])
+            return self._item(role, timers[role], entry, last_ns)
+
         for sequence, raw in enumerate(self._raw(set(role_of), from_ns)):
-            role = role_of[raw.topic.name]
             where = f"{self.path} {raw.topic.name} message {sequence + 1}"
             message = messages.deserialize(raw.data, raw.topic.type, raw.topic.serialization, where)
-            t_ns = timers[role].time_of(message, raw.t_ns)
+            t_ns = timers[role_of[raw.topic.name]].time_of(message, raw.t_ns)
             heapq.heappush(heap, (t_ns, sequence, raw, message))
             while heap and heap[0][0] <= raw.t_ns - REORDER_NS:
-                last_ns = max(last_ns, heap[0][0])
-                yield self._item(*heapq.heappop(heap), role_of, timers, last_ns)
+                yield earliest()
         while heap:
-            last_ns = max(last_ns, heap[0][0])
-            yield self._item(*heapq.heappop(heap), role_of, timers, last_ns)
+            yield earliest()
 
     def _raw(self, names: set[str], from_ns: int | None) -> Iterator[Raw]:
         try:
@@ -348,42 +356,46 @@ class Bag(Recording):
                 raise
             self.warnings.append(str(error))
 
-    def _item(
-        self,
-        t_ns: int,
-        sequence: int,
-        raw: Raw,
-        message: Any,
-        roles: Mapping[str, str],
-        timers: Mapping[str, _Timer],
-        at_ns: int,
-    ) -> Item:
-        role = roles[raw.topic.name]
+    def _item(self, role: str, timer: _Timer, entry: tuple[int, int, Raw, Any], at_ns: int) -> Item:
+        t_ns, sequence, raw, message = entry
         where = f"{self.path} {raw.topic.name} message {sequence + 1}"
+        stamp_ns = timer.stamp_of(message, t_ns)
         if role == "camera":
             frame_id = str(message.header.frame_id) or "camera_optical_frame"
-            return Item(at_ns, Frame(messages.image_of(message, where), t_ns, 1, frame_id))
+            return Item(at_ns, Frame(messages.image_of(message, where), stamp_ns, 1, frame_id))
         if role == "odometry":
-            return Item(at_ns, Odometry(t_ns, messages.speed_of(message, where, salvage=self._salvage)))
+            return Item(at_ns, Odometry(stamp_ns, messages.speed_of(message, where, salvage=self._salvage)))
         driver = messages.driver_of(message)
-        return Item(at_ns, driver if timers[role].trusted else messages.restamped_driver(driver, t_ns))
+        return Item(at_ns, driver if timer.trusted else messages.restamped_driver(driver, stamp_ns))
 
 
 class _Timer:
-    """Decides once per topic, at its first message, whether its stamps are of the recorder's clock."""
+    """When the messages of one topic happen (see the module's docstring); the first one decides which clock counts."""
 
-    def __init__(self, role: str, topic: str, warnings: list[str]) -> None:
-        self._role, self._topic, self._warnings = role, topic, warnings
+    def __init__(self, topic: str, warnings: list[str]) -> None:
+        self._topic, self._warnings = topic, warnings
         self.trusted: bool | None = None
+        self._last_ns = self._delay_ns = 0
 
     def time_of(self, message: Any, recorded_ns: int) -> int:
         stamp_ns = messages.stamp_of(message)
         if self.trusted is None:
             self.trusted = bool(stamp_ns) and abs(stamp_ns - recorded_ns) <= STAMP_TRUST_NS
+            self._last_ns, self._delay_ns = stamp_ns - 1, recorded_ns - stamp_ns
             text = f"{self._topic}: stamped by another clock than the recorder's, so the times of recording are used"
             if not self.trusted and text not in self._warnings:
                 self._warnings.append(text)
-        return stamp_ns if self.trusted else recorded_ns
+        if not self.trusted:
+            return recorded_ns
+        expected_ns = recorded_ns - self._delay_ns
+        if stamp_ns > self._last_ns and abs(stamp_ns - expected_ns) <= REORDER_NS:
+            self._last_ns, self._delay_ns = stamp_ns, recorded_ns - stamp_ns
+            return stamp_ns
+        return expected_ns
+
+    def stamp_of(self, message: Any, t_ns: int) -> int:
+        """The stamp the message is delivered with."""
+        return messages.stamp_of(message) if self.trusted else t_ns
 
 
 def choose_topics(path: Path, topics: list[Topic], wanted: Mapping[str, str], warnings: list[str]) -> dict[str, Topic]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +14,9 @@ from mcap.stream_reader import StreamReader
 
 from triptych.contract import InputError
 from triptych.replay.storage import MAGIC_MCAP, SALVAGE_HINT, Raw, Topic, reading, ros2_type
+
+# mcap renamed this argument on its way through version 1.
+_FROM: Any = "starting_at" if "starting_at" in signature(SeekingReader.iter_messages).parameters else "start_time"
 
 
 class McapStore:
@@ -154,8 +158,9 @@ class McapStore:
             )
 
     def _indexed_messages(self, wanted: Collection[str], from_ns: int | None) -> Iterator[tuple[int, Message]]:
+        start: dict[str, Any] = {_FROM: from_ns}
         with reading(self.path):
-            iterator = self._reader().iter_messages(topics=list(wanted), start_time=from_ns, log_time_order=True)
+            iterator = self._reader().iter_messages(topics=list(wanted), log_time_order=True, **start)
         while True:
             with reading(self.path):
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from triptych.replay.recording import (
 from triptych.replay.storage import natural_key
 
 MAX_FPS = 1000.0
+# FFmpeg would print its own lines about damaged files; ours say it in one sentence. A user's own setting wins.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 REMEDY_VIDEO = "convert it to mp4 (H.264) or make a folder of images"
 
 
