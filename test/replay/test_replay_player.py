@@ -22,8 +22,8 @@ def play(player: Player, step_ms: int = 10, lag: dict[int, int] | None = None, l
     """(ms since start, value) of all that is published by a caller that wakes every ``step_ms``, ``lag`` apart."""
     out, now, step = [], 0, 0
     while not player.finished and step < limit:
-        for value in player.take(NOW + now * MS, STAMP + now * MS):
-            out.append((now, value))
+        for item in player.take(NOW + now * MS):
+            out.append((now, player.restamped(item, STAMP + now * MS)))
         now += step_ms + (lag or {}).get(step, 0)
         step += 1
     return out
@@ -133,9 +133,27 @@ def test_next_due_tells_how_long_to_sleep(tmp_path: Path) -> None:
     with open_recording(bag(tmp_path / "b", camera_rows(2))) as recording:
         player = Player(recording, Options(rate=0.5))
         assert player.next_due_ns(NOW) == NOW
-        player.take(NOW, STAMP)
+        player.take(NOW)
         seen = []
         while (due_ns := player.next_due_ns(NOW)) is not None:
             seen.append((due_ns - NOW) // MS)
-            player.take(due_ns, STAMP + due_ns - NOW)
+            player.take(due_ns)
         assert seen == [100] and player.finished and player.position_ns == 100 * MS
+
+
+def test_reading_ahead_changes_nothing_but_the_thread(tmp_path: Path) -> None:
+    rows = [*camera_rows(6), ("camera/image_raw", T0 + 400 * MS, image(T0 + 400 * MS, step=1))]
+    with open_recording(bag(tmp_path / "b", camera_rows(6))) as recording:
+        plain, ahead = Player(recording, Options()), Player(recording, Options(), prefetch=3)
+        one, other = play(plain), play(ahead)
+        assert [(t, v.stamp_ns) for t, v in one] == [(t, v.stamp_ns) for t, v in other] and ahead.finished
+        ahead.close()
+    with open_recording(bag(tmp_path / "broken", rows)) as recording:
+        player = Player(recording, Options(), prefetch=3)
+        with pytest.raises(InputError, match="message 7: step"):
+            play(player)
+        player.close()
+    with open_recording(bag(tmp_path / "endless", camera_rows(6))) as recording:
+        player = Player(recording, Options(loop=True), prefetch=3)
+        player.close()
+        assert not player._prefetch._thread.is_alive()

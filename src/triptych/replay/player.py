@@ -10,8 +10,11 @@ published: after a pause of the machine there is no burst, and no two frames get
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import queue
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -94,16 +97,21 @@ def schedule(recording: Recording, options: Options) -> Iterator[Due]:
 class Player:
     """Hands out what is to be published, with its new stamps.
 
-    Call :meth:`next_due_ns` to know how long to sleep and :meth:`take` to get what is due. Times are monotonic
-    nanoseconds; the first call of either starts the play.
+    Call :meth:`next_due_ns` to know how long to sleep, :meth:`take` to get what is due and, at the moment of
+    publication, :meth:`restamped`. Times are monotonic nanoseconds; the first call of either starts the play.
+
+    Args:
+        prefetch: items read ahead by a thread, so that decoding a picture delays no other; 0: none, for tests.
 
     Attributes:
         skipped: items left out because play lagged behind.
         position_ns: how far play has come.
     """
 
-    def __init__(self, recording: Recording, options: Options) -> None:
-        self._schedule = schedule(recording, options)
+    def __init__(self, recording: Recording, options: Options, prefetch: int = 0) -> None:
+        items = schedule(recording, options)
+        self._prefetch = Prefetch(items, prefetch) if prefetch else None
+        self._schedule: Iterator[Due] = self._prefetch or items
         self._next: Due | None = next(self._schedule)
         self._rate = options.rate
         self._start_ns: int | None = None
@@ -126,8 +134,8 @@ class Player:
             self._start_ns = now_ns
         return self._start_ns
 
-    def take(self, now_ns: int, now_stamp_ns: int) -> list[Frame | Odometry | DriverState]:
-        """Everything due by now, stamped ``now_stamp_ns``, in order.
+    def take(self, now_ns: int) -> list[Item]:
+        """Everything due by now, in order; of each kind only the newest.
 
         Raises:
             InputError: the next message of the recording cannot be used.
@@ -142,9 +150,10 @@ class Player:
         self.skipped += len(due) - len(kept)
         if due:
             self.position_ns = due[-1].after_ns
-        return [self._stamped(d.item, now_stamp_ns) for d in kept]
+        return [d.item for d in kept]
 
-    def _stamped(self, item: Item, now_stamp_ns: int) -> Frame | Odometry | DriverState:
+    def restamped(self, item: Item, now_stamp_ns: int) -> Frame | Odometry | DriverState:
+        """The item's value as published at ``now_stamp_ns``. Once per item, in the order of :meth:`take`."""
         value = item.value
         recorded_ns, published_ns = self._stamps.get(type(value), (None, 0))
         if value.stamp_ns == recorded_ns:
@@ -155,3 +164,50 @@ class Player:
         if isinstance(value, DriverState):
             return restamped_driver(value, stamp_ns)
         return dataclasses.replace(value, stamp_ns=stamp_ns)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+
+class Prefetch(Iterator[Due]):
+    """Runs an iterator in a thread, at most ``depth`` items ahead. What it raises comes out in its place."""
+
+    def __init__(self, items: Iterator[Due], depth: int) -> None:
+        self._items = items
+        self._queue: queue.Queue[Due | BaseException | None] = queue.Queue(depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        end: BaseException | None = None
+        try:
+            for item in self._items:
+                if not self._put(item):
+                    return
+        except Exception as error:  # handed to the reader of the queue
+            end = error
+        self._put(end)
+
+    def _put(self, item: Due | BaseException | None) -> bool:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=0.1)
+                return True
+        return False
+
+    def __next__(self) -> Due:
+        item = self._queue.get()
+        if isinstance(item, Due):
+            return item
+        self._queue.put(item)  # the end stays the end
+        if item is None:
+            raise StopIteration
+        raise item
+
+    def close(self) -> None:
+        """End the thread, within a decode."""
+        self._stop.set()
+        self._thread.join(1.0)
