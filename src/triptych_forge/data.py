@@ -37,6 +37,8 @@ TEACHER_SURE, TEACHER_DOUBT = 0.45, 0.12
 """Teacher scores: from the first on an object, between the two ignored, below background."""
 OWN_BONNET = 0.6
 """A teacher's box wider than this share of the picture is taken for the bonnet of the car that carries the camera."""
+WIDEST_DOUBT = 0.3
+"""Doubtful boxes wider than this share of the picture would silence half of the road; they count as background."""
 
 Image = npt.NDArray[np.uint8]
 Boxes = npt.NDArray[np.float32]
@@ -143,7 +145,8 @@ def teach(image: Image, teacher: Engine) -> Sample:
     kept = suppress(b, s, k, 0.5, 200)
     b, s, k = b[kept], s[kept], k[kept]
     sure = (s >= TEACHER_SURE) & (b[:, 2] - b[:, 0] < OWN_BONNET * width)
-    return Sample(image, b[sure], k[sure], TEACHER_KNOWN, b[(~sure) & (s >= TEACHER_DOUBT)])
+    doubtful = ~sure & ((b[:, 2] - b[:, 0] < WIDEST_DOUBT * width) | (s >= TEACHER_SURE))
+    return Sample(image, b[sure], k[sure], TEACHER_KNOWN, b[doubtful])
 
 
 @dataclass(frozen=True)

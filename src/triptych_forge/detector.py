@@ -43,9 +43,9 @@ class Recipe:
     """Numbers of one training run. ``crop_share``: part of the steps on smaller crops, which are cheaper and denser."""
 
     seed: int = 20
-    steps: int = 3000
+    steps: int = 2800
     batch: int = 16
-    crop_share: float = 0.5
+    crop_share: float = 0.55
     rate: float = 3e-3
     warm_up: int = 150
     decay: float = 0.03
@@ -150,6 +150,8 @@ def train(pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250) -
             if (step + 1) % save_every == 0 or step + 1 == recipe.steps:
                 state = {"net": net.state_dict(), "average": average, "optimiser": flatten_optimiser(optimiser)}
                 seconds = spent + time.monotonic() - started
+                if not bar.console.is_terminal:
+                    typer.echo(f"step {step + 1} of {recipe.steps}, {seconds / 60:.1f} min, {note}")
                 save_checkpoint(
                     checkpoint, state, {"recipe": asdict(recipe), "step": step + 1, "seconds": seconds, "note": note}
                 )

@@ -218,20 +218,20 @@ def release(
 CARD = """# triptych-detector {version}
 
 A depthwise-separable, anchor-free detector for tier 1: vehicle, two-wheeler, pedestrian, traffic light, sign.
-{parameters:,} parameters, {megabytes} MB, {width}x{height} pixels, ONNX opset {opset}; boxes and scores are decoded inside the
-graph, suppression outside. Licence: Apache-2.0.
+{parameters:,} parameters, {megabytes} MB, {width}x{height} pixels, ONNX opset {opset};
+boxes and scores are decoded inside the graph, suppression outside. Licence: Apache-2.0.
 
 ## Data
 
 {pictures}
 
-- `carla`: simulated frames with boxes (DanielHfnr/Carla-Object-Detection-Dataset, MIT), training split. Pedestrians are not
-  labelled there, and the loss is silent about them.
+- `carla`: simulated frames with boxes (DanielHfnr/Carla-Object-Detection-Dataset, MIT), training split.
+  Pedestrians are not labelled there, and the loss is silent about them.
 - `scenario`: frames of this project's own driving scenario, labelled by its ground truth.
 - `real`: stills of public roads (udacity CarND repositories and comma2k19, MIT), labelled by a YOLOX-nano teacher
   (Apache-2.0), vehicle, two-wheeler and pedestrian only; cut-outs of their cars are pasted into other pictures.
-- The clip below and the still that is one of its frames were never trained on; other stills come from the same drive and
-  camera.
+- The clip below and the still that is one of its frames were never trained on; other stills come from the
+  same drive and camera.
 
 ## Recipe
 
@@ -243,13 +243,13 @@ Average precision at IoU 0.5.
 
 {ap}
 
-The held-out real clip (a highway, 221 frames), vehicles. There is no ground truth for it: boxes of YOLOX-nano scored 0.5
-or more are taken for true (`precision_lenient`: 0.25 or more).
+The held-out real clip (a highway, 221 frames), vehicles. There is no ground truth for it: boxes of YOLOX-nano scored
+0.5 or more are taken for true (`precision_lenient`: 0.25 or more).
 
 {clip}
 
-One whole inference from a 1280x720 picture on one CPU thread: {p50} ms median, {p99} ms p99, on a 2-core machine shared with
-other work.
+One whole inference from a 1280x720 picture on one CPU thread: {p50} ms median, {p99} ms p99, on a
+2-core machine shared with other work.
 
 Score cuts, chosen on the validation pictures within {cut_range}: {cuts}.
 
