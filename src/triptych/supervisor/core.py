@@ -70,6 +70,13 @@ class SupervisorCore:
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
         self._vlm = tuple(self._channels[tier] for tier in _VLM if expected[tier])
+        self._vlm_keys = frozenset(channel.tier.key for channel in self._vlm)
+        self._awaited = (
+            *((tier.key, channel.never) for tier, channel in self._channels.items()),
+            ("odometry", self._odometry.never),
+            ("driver", self._driver.never),
+        )
+        self._missing = tuple(name for name, _ in self._awaited)
 
         metrics = self._metrics()
         lives = [(FaultLife(row), metrics[row.source][row.metric]) for row in faults if row.source in metrics]
@@ -87,7 +94,7 @@ class SupervisorCore:
         self._lost: frozenset[str] = frozenset()
         self._blind = False
         self._confirmed = self._reset = False
-        self._notes: list[tuple[str, str]] = []
+        self._notes: deque[tuple[str, str]] = deque(maxlen=_INBOX)
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque(maxlen=_INBOX)
 
         self._limits_mps, self._caps_mps = state_limits_mps(config), config.advice_caps_mps()
@@ -169,6 +176,8 @@ class SupervisorCore:
         if not self._odometry.standstill(now_mono_ns):
             return False, "Reset refused: the vehicle is not known to stand still."
         if not manual:
+            if self._missing:
+                return False, f"Reset refused: {self._waiting()}."
             for life in self._lives:
                 if life.active and self._reactions[life.row.id] >= Reaction.L2 and not life.settled():
                     return False, f"Reset refused: {life.row.id} is still there: {life.text}"
@@ -245,7 +254,7 @@ class SupervisorCore:
         self._started_ns = self._last_ns = self._judged_ns = now_ns
         self._since_ns = now_stamp_ns
         self._manoeuvre = Manoeuvre(now_ns)
-        for never in (self._odometry.never, self._driver.never, *(c.never for c in self._channels.values())):
+        for _, never in self._awaited:
             never.start(now_ns, self.config.startup_grace_s)
 
     def _clock_stepped(self) -> None:
@@ -269,7 +278,7 @@ class SupervisorCore:
         """Find the strongest demand of the active faults. One lost VLM tier demands nothing while another is left."""
         active = [life for life in self._lives if life.active]
         self._active = tuple(life.row.id for life in active[:MAX_ACTIVE_FAULTS])
-        vlm = {channel.tier.key for channel in self._vlm}
+        vlm = self._vlm_keys
         self._lost = frozenset(life.row.source for life in active if life.row.source in vlm and self._demands(life))
         self._blind = any(life.row.source == "detector" and self._demands(life) is Reaction.L1 for life in active)
         self._demand, self._demand_reason = Reaction.LOG, ""
@@ -286,22 +295,25 @@ class SupervisorCore:
     def _machine_inputs(self, now_ns: int, elapsed_ns: int, standstill: bool) -> Inputs:
         assert self._started_ns is not None
         grace_over = now_ns - self._started_ns > self._grace_ns
-        required = (self._channels[Tier.DETECTOR], self._odometry, self._driver)
-        ready = all(source.never.received for source in required)
-        ready = ready and (grace_over or all(channel.never.received for channel in self._vlm))
         drives = self._driver.drives(now_ns)
         reset = self._reset and self._judged_ns == now_ns
         if reset:
             self._reset = False
         if reset or drives:
             self._confirmed = False
-        demand, reason = self._demand, self._demand_reason
+        if self._missing:
+            self._missing = tuple(
+                name
+                for name, never in self._awaited
+                if not never.received and not (grace_over and name in self._vlm_keys)
+            )
+        demand, reason = self._demand, self._demand_reason or self._waiting()
         if not self._vlm and demand < Reaction.L3:
-            demand, reason = Reaction.L3, "this vehicle has no VLM tier"
+            demand, reason = Reaction.L3, reason or "this vehicle has no VLM tier"
         return Inputs(
             demand,
             reason,
-            ready,
+            not self._missing,
             grace_over,
             standstill,
             drives or self._confirmed,
@@ -310,6 +322,9 @@ class SupervisorCore:
             elapsed_ns,
             self._wait_ns,
         )
+
+    def _waiting(self) -> str:
+        return f"waiting for {', '.join(self._missing)}" if self._missing else ""
 
     def _enter(self, machine: MachineState, now_ns: int, now_stamp_ns: int, speed_mps: float) -> None:
         self._previous, self._since_ns = self._machine.state, now_stamp_ns
@@ -382,16 +397,21 @@ class SupervisorCore:
             pull_over=pull_over,
             remote_notification=in_manoeuvre,
             state=machine.state,
-            reason=machine.reason,
+            reason=self._reason(),
         )
         return protect(constraint, self._count(0))
+
+    def _reason(self) -> str:
+        if self._machine.state is S.INITIALISING:
+            return self._waiting() or self._demand_reason or "starting"
+        return self._machine.reason
 
     def _state(self, stamp_ns: int, asking: bool) -> StateRecord:
         self._sent_asking = asking
         machine = self._machine
         remaining_s = max(0, self._wait_ns - machine.waited_ns) / 1e9 if asking else 0.0
         record = StateRecord(
-            stamp_ns, machine.state, self._previous, self._since_ns, machine.reason, self._active, asking, remaining_s
+            stamp_ns, machine.state, self._previous, self._since_ns, self._reason(), self._active, asking, remaining_s
         )
         return protect(record, self._count(1))
 
@@ -399,8 +419,10 @@ class SupervisorCore:
         return tuple(life.verdict() for life in self._lives)
 
     def _transitions(self, stamp_ns: int, moved: bool, changes: list[FaultLife]) -> tuple[Transition, ...]:
-        notes = [Transition(stamp_ns, "request", name, "", "accepted", reason) for name, reason in self._notes]
-        self._notes.clear()
+        notes: list[Transition] = []
+        while self._notes:
+            name, reason = self._notes.popleft()
+            notes.append(Transition(stamp_ns, "request", name, "", "accepted", reason))
         for life in changes:
             before, after = ("inactive", "active") if life.active else ("active", "inactive")
             notes.append(Transition(stamp_ns, "fault", life.row.id, before, after, life.text if life.active else ""))

@@ -16,13 +16,13 @@ class MachineState:
 
     Attributes:
         state: the degradation state.
-        reason: why it was entered.
+        reason: why it was entered; empty at the start.
         waited_ns: how long the driver has been asked in vain; counts only in L2 and while the vehicle moves.
         locked: a minimal risk condition was reached and has not been reset: automation must not drive.
     """
 
     state: S = S.INITIALISING
-    reason: str = "waiting for every required input"
+    reason: str = ""
     waited_ns: int = 0
     locked: bool = False
 
@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
 
     Attributes:
         demand: the strongest reaction any active fault asks for.
-        demand_reason: the sentence of that fault.
+        demand_reason: the sentence of that fault; while not ready, what is waited for.
         ready: every expected input was valid once (or, for VLM tiers, had its start-up grace).
         grace_over: the start-up grace is over.
         standstill: the vehicle certainly stands.
@@ -68,9 +68,7 @@ def _demands(reaction: Reaction) -> Callable[[MachineState, Inputs], bool]:
 _DRIVER = _Rule(lambda _, i: i.driver_drives, S.MANUAL, "the driver drives")
 _LOST = _Rule(_demands(Reaction.L1), S.L1_MINIMAL_RISK_MANOEUVRE)
 _NO_ANSWER = _Rule(lambda m, i: m.waited_ns >= i.wait_ns, S.L1_MINIMAL_RISK_MANOEUVRE, "the driver did not take over")
-_OVERDUE = _Rule(
-    lambda _, i: i.grace_over and not i.standstill, S.L1_MINIMAL_RISK_MANOEUVRE, "not ready after the start-up grace"
-)
+_OVERDUE = _Rule(lambda _, i: i.grace_over and not i.standstill, S.L1_MINIMAL_RISK_MANOEUVRE)
 _UNSURE = _Rule(_demands(Reaction.L2), S.L2_TAKEOVER_REQUEST)
 _ALONE = _Rule(_demands(Reaction.L3), S.L3_PERCEPTION_ONLY)
 _WELL = _Rule(_demands(Reaction.LOG), S.NOMINAL, "all tiers are healthy")
@@ -89,7 +87,7 @@ def _handed_back(m: MachineState, i: Inputs) -> bool:
 
 
 def _reset(_: MachineState, i: Inputs) -> bool:
-    return i.reset and i.standstill
+    return i.reset and i.standstill and i.ready
 
 
 RULES: dict[S, tuple[_Rule, ...]] = {
@@ -110,10 +108,10 @@ RULES: dict[S, tuple[_Rule, ...]] = {
 
 
 def transition(m: MachineState, i: Inputs) -> MachineState:
-    """One look at the inputs; returns ``m`` itself when nothing changed."""
+    """One look at the inputs."""
     if m.state is S.L2_TAKEOVER_REQUEST and not i.standstill:
         m = replace(m, waited_ns=m.waited_ns + i.elapsed_ns)
-    if m.locked and m.state is S.MANUAL and _reset(m, i):
+    if m.locked and m.state is S.MANUAL and i.reset and i.standstill:
         m = replace(m, locked=False)
     for rule in RULES[m.state]:
         if rule.when(m, i):

@@ -1,0 +1,18 @@
+"""The property tests use the supervisor's rig; examples are the same on every run."""
+
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "supervisor"))
+
+settings.register_profile(
+    "house",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("house")
