@@ -72,6 +72,7 @@ def test_a_manifest_that_is_not_text(folder: Path) -> None:
         ({"input.width": 0}, "input.width"),
         ({"input.width": float("nan")}, "input.width"),
         ({"input.scale": float("nan")}, "input.scale"),
+        ({"input.scale": float("inf")}, "input.scale"),
         ({"input.scale": 2.0}, "takes no scale"),
         ({"thresholds.score": 1.5}, "thresholds.score"),
         ({"thresholds.nms_iou": float("nan")}, "thresholds.nms_iou"),

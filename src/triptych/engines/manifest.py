@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
-    PositiveFloat,
     ValidationError,
     field_validator,
     model_validator,
@@ -36,6 +35,7 @@ FILES_OF_TASK: dict[str, tuple[str, ...]] = {
 """Roles each task's ``files`` must hold, no more and no fewer."""
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Triple = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 
 
@@ -71,7 +71,7 @@ class InputGeometry(_Strict):
     colour: Literal["bgr", "rgb"]
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "uint8"] = "float32"
-    scale: PositiveFloat = 1.0
+    scale: Positive = 1.0
     mean: Triple = (0.0, 0.0, 0.0)
     std: Triple = (1.0, 1.0, 1.0)
     pad_value: int = Field(default=114, ge=0, le=255)
@@ -108,8 +108,8 @@ class Latency(_Strict):
     ``nominal_ms``: what lockstep replay assumes one inference takes; a property of the model, not of the machine.
     """
 
-    budget_ms: PositiveFloat
-    nominal_ms: PositiveFloat
+    budget_ms: Positive
+    nominal_ms: Positive
 
 
 class Golden(_Strict):
