@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,13 +139,12 @@ def summarise(record: RunRecord, provenance: Provenance, limits: Limits | None =
     - ``supervisor.start_up``: it reached NOMINAL (or MANUAL by the driver's will) within ``limits.start_up_s``.
     - ``supervisor.nominal``: from then on (to the first injected fault, if any) it stayed NOMINAL; MANUAL is allowed
       once the record shows that the driver overrode.
-    - ``supervisor.cadence``: no silence of the command longer than ``limits.constraint_gap_s`` (live runs; a
-      lockstep record holds only changes).
+    - ``supervisor.cadence``: no silence of the command longer than ``limits.constraint_gap_s``.
     - ``supervisor.crc``: no command failed its CRC.
     - ``supervisor.reaction.<n>``: for each injected fault the demanded state, or one more careful, stood in a state
       or command within the time allowed.
 
-    - ``processes.restarts``: no process was restarted, those with an injected fault aside.
+    And ``processes.restarts``: no process was restarted, those with an injected fault aside.
 
     During an injected fault and ``limits.recovery_s`` after it its target (``camera``: all tiers) is excused from
     cadence, latency, on_time, fresh and loss; never from CRC.
@@ -211,10 +211,10 @@ class _Summary:
     def _run(self) -> RunInfo:
         camera = self.meta.get("camera")
         events = [f"{self.since_start_s(e.t_ns):.2f} s {e.source}: {e.text}" for e in self.record.events]
-        warnings = [*map(str, self.meta.get("warnings") or ()), *self.record.warnings]
+        warnings = [without_folders(str(w)) for w in (*(self.meta.get("warnings") or ()), *self.record.warnings)]
         return RunInfo(
             mode=str(self.meta.get("mode", "live")),
-            input=PurePath(str(self.meta.get("input", ""))).name,
+            input=without_folders(str(self.meta.get("input", ""))),
             duration_s=self.since_start_s(self.end_ns),
             camera=Camera.model_validate(camera) if isinstance(camera, Mapping) and "width" in camera else None,
             synthesised=[str(name) for name in self.meta.get("synthesised") or ()],
@@ -412,8 +412,7 @@ class _Summary:
         finite = [e.constraint.speed_limit_mps for e in commands if math.isfinite(e.constraint.speed_limit_mps)]
         ready_ns = next((change.t_ns for change in changes if change.state in (NOMINAL, MANUAL)), None)
         self._judge_states(ready_ns)
-        if str(self.meta.get("mode", "live")) != "lockstep":
-            self._judge_cadence([gap for gap, at in gaps if not self._excused("supervisor", at)], bool(commands))
+        self._judge_cadence([gap for gap, at in gaps if not self._excused("supervisor", at)], bool(commands))
         self._check(
             "supervisor.crc",
             integrity.crc_errors == 0,
@@ -635,6 +634,13 @@ def injections_of(record: RunRecord, limits: Limits) -> list[Injection]:
             )
         )
     return found
+
+
+def without_folders(text: str) -> str:
+    """``text`` with the folders of absolute and dotted paths cut off: a report tells nobody where things lie."""
+    if text.startswith(("/", "~")):
+        return PurePath(text).name
+    return re.sub(r"(?<!\S)(?:/|~|\.\.?/)\S*/", "", text)
 
 
 # -- small measures ----------------------------------------------------------------------------------------------------
