@@ -26,6 +26,7 @@ from triptych.report.summary import latency_ms, span_ns
 from triptych.viewing import words
 
 MAX_POINTS = 400
+MAX_FAULT_ROWS = 12
 INK, LINE = "#010101", "#020202"
 """Stand-ins for the page's text and rule colours."""
 SPLIT_COLOURS = {
@@ -115,7 +116,7 @@ def timeline(record: RunRecord, result: ResultJson) -> str:
     """States, faults, origin of results and speed against its limit, over one time axis."""
     start_ns, end_ns = span_ns(record)
     end_s = max((end_ns - start_ns) / 1e9, 1e-3)
-    fault_rows = min(len({(f.fault, f.source) for f in result.supervisor.faults}) + len(result.injections), 12)
+    fault_rows = min(len({f.fault for f in result.supervisor.faults}) + len(result.injections), MAX_FAULT_ROWS)
     with matplotlib.rc_context(_STYLE):
         heights = [0.5, *([0.24 * fault_rows + 0.1] if fault_rows else []), 0.26, 0.26, 0.26, 1.6, 1.9]
         figure = Figure(figsize=(10.4, 1.05 + 1.12 * sum(heights)), layout="constrained")
@@ -173,43 +174,63 @@ def _histogram(axes: Axes, tier: Tier, report: TierReport, values: Sequence[floa
 
 def _states(axes: Axes, result: ResultJson, end_s: float) -> None:
     entries = result.supervisor.states
+    spans: dict[DegradationState, list[tuple[float, float]]] = {}
     for index, entry in enumerate(entries):
         until = entries[index + 1].from_s if index + 1 < len(entries) else end_s
-        state = DegradationState[entry.state]
-        colour = words.STATE_COLOURS[state]
-        axes.barh(0, until - entry.from_s, left=entry.from_s, color=colour, height=1.0)
+        state, length = DegradationState[entry.state], until - entry.from_s
+        spans.setdefault(state, []).append((entry.from_s, length))
         name = words.STATE_WORDS[state]
         for text in (name, name.split()[0]):
-            if (until - entry.from_s) / end_s > 0.0105 * len(text) + 0.01:
+            if length / end_s > 0.0105 * len(text) + 0.01:
                 axes.text(
-                    (entry.from_s + until) / 2, 0, text, ha="center", va="center", size=9, weight="bold",
-                    color=words.ink_on(colour), clip_on=True,
+                    entry.from_s + length / 2, 0, text, ha="center", va="center", size=9, weight="bold",
+                    color=words.ink_on(words.STATE_COLOURS[state]), clip_on=True,
                 )  # fmt: skip
                 break
+    for state, bars in spans.items():
+        axes.broken_barh(_coarse(bars, end_s), (-0.5, 1.0), color=words.STATE_COLOURS[state], linewidth=0)
     _bare(axes, "state")
     axes.set_ylim(-0.5, 0.5)
+
+
+def _coarse(bars: Sequence[tuple[float, float]], end_s: float) -> list[tuple[float, float]]:
+    """Bars (begin, length) with those closer than a pixel joined, and none thinner than one."""
+    pixel = end_s / (2 * MAX_POINTS)
+    joined: list[tuple[float, float]] = []
+    for begin, length in sorted(bars):
+        length = max(length, pixel)
+        if joined and begin - sum(joined[-1]) < pixel:
+            joined[-1] = (joined[-1][0], max(sum(joined[-1]), begin + length) - joined[-1][0])
+        else:
+            joined.append((begin, length))
+    return joined
 
 
 def _faults(axes: Axes, result: ResultJson, end_s: float, rows: int) -> None:
     lines: list[tuple[str, list[tuple[float, float]], str]] = []
     for injection in result.injections:
         until = end_s if injection.to_s is None else injection.to_s
-        label = f"caused: {injection.fault} {injection.target}"
-        lines.append((label, [(injection.from_s, until)], words.PURPLE))
+        bar = (injection.from_s, until - injection.from_s)
+        lines.append((f"caused: {injection.fault} {injection.target}", [bar], words.PURPLE))
     grouped: dict[str, list[tuple[float, float]]] = {}
     for fault in result.supervisor.faults:
         until = end_s if fault.to_s is None else fault.to_s
-        grouped.setdefault(f"{fault.fault}", []).append((fault.from_s, until))
-    lines += [(name, spans, words.VERMILLION) for name, spans in grouped.items()]
+        grouped.setdefault(fault.fault, []).append((fault.from_s, until - fault.from_s))
+    lines += [(name, bars, words.VERMILLION) for name, bars in grouped.items()]
     lines = lines[:rows]
-    for row, (_, spans, colour) in enumerate(lines):
-        for begin, until in spans[:MAX_POINTS]:
-            axes.barh(row, max(until - begin, end_s / 400), left=begin, color=colour, height=0.6)
-    axes.set_yticks(range(len(lines)), [label for label, _, _ in lines], size=8.5)
+    for row, (_, bars, colour) in enumerate(lines):
+        axes.broken_barh(_coarse(bars, end_s), (row - 0.3, 0.6), color=colour, linewidth=0)
+    axes.set_yticks(range(len(lines)), [_short(label) for label, _, _ in lines], size=8.5)
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.tick_params(axis="both", length=0, labelbottom=False)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
+
+
+def _short(label: str, limit: int = 32) -> str:
+    """A label of at most ``limit`` characters in which matplotlib finds no formula."""
+    label = label.replace("$", r"\$")
+    return label if len(label) <= limit else label[: limit - 1] + "…"
 
 
 def _origins(axes: Axes, record: RunRecord, tier: Tier, start_ns: int, end_s: float) -> None:
@@ -295,7 +316,7 @@ def _thin(points: Sequence[tuple[int, float]], start_ns: int, keep_steps: bool =
     values = np.array([value * 3.6 for _, value in points])
     chosen = np.linspace(0, len(points) - 1, min(len(points), MAX_POINTS)).astype(int)
     if keep_steps:
-        changes = np.flatnonzero(np.diff(values) != 0) + 1
+        changes = np.flatnonzero(values[1:] != values[:-1]) + 1  # not a difference: limits may be infinite
         chosen = np.union1d(chosen, changes[: 4 * MAX_POINTS])
     return times[chosen], values[chosen]
 
