@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -90,7 +90,7 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     latch_file: str = Field(
         "",
         max_length=400,
-        description="Remembers an unfinished manoeuvre, so that a restarted supervisor goes on with it; empty: nowhere.",
+        description="Remembers an unfinished manoeuvre, so that a restarted supervisor continues it; empty: nowhere.",
     )
 
 
@@ -159,6 +159,46 @@ class RecorderParams(NodeParams):
     input: str = Field("scenario", max_length=400, description="What is being driven; noted in the record.")
 
 
+class ReplayParams(NodeParams):
+    """Plays a recording into the stack; the play begins when the tiers are ready."""
+
+    input: str = Field("", max_length=4000, description="rosbag2 folder or file, ROS 1 bag, video, folder of images.")
+    rate: float = Field(1.0, ge=0.01, le=100, description="Speed of play; 1 is real time.")
+    start_s: float = Field(0.0, ge=0, le=1e6, description="Seconds to leave out at the beginning.")
+    duration_s: float = Field(0.0, ge=0, le=1e6, description="Seconds to play; 0: to the end.")
+    loop: bool = Field(False, description="Begin again at the end, until stopped.")
+    topics: list[str] = Field(
+        [""], max_length=8, description="role=topic, roles camera, odometry, driver; what is not named is chosen."
+    )
+    fps: float = Field(0.0, ge=0, le=1000, description="Rate of a folder of images; 0: 20, or the video's own.")
+    salvage: bool = Field(False, description="Use what can be read of a damaged recording.")
+    tiers: str = Field(
+        "detector,distilled,full",
+        max_length=64,
+        pattern=r"^((detector|distilled|full)(,(detector|distilled|full))*)?$",
+        description="Tiers that must be ACTIVE before the play begins, separated by commas; empty: begin at once.",
+    )
+    ready_timeout_s: float = Field(30.0, ge=0, le=600, description="Begin without them after this long.")
+
+    def awaited(self) -> tuple[Tier, ...]:
+        """The tiers to wait for."""
+        return tuple(tier for tier in Tier if tier.key in self.tiers.split(","))
+
+    def topic_mapping(self) -> dict[str, str]:
+        """role -> topic.
+
+        Raises:
+            ConfigError: an entry that is not role=topic.
+        """
+        mapping: dict[str, str] = {}
+        for entry in filter(None, self.topics):
+            role, equals, topic = entry.partition("=")
+            if not equals:
+                raise ConfigError("must be role=topic", field="topics", value=entry, remedy="write e.g. camera=/front")
+            mapping[role.strip()] = topic.strip()
+        return mapping
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSchema:
     """One node of the stack: its executable (a module of triptych.nodes) and its parameters."""
@@ -175,6 +215,7 @@ NODES: dict[str, NodeSchema] = {
     "scenario": NodeSchema("scenario_node", ScenarioParams),
     "view": NodeSchema("view_node", ViewParams),
     "recorder": NodeSchema("recorder_node", RecorderParams),
+    "replay": NodeSchema("replay_node", ReplayParams),
 }
 """By node name."""
 
@@ -237,7 +278,7 @@ def _limits(info: FieldInfo) -> dict[str, float]:
 
 def _range_text(info: FieldInfo) -> str:
     """``0.1 to 20``, ``above 0 up to 4`` or the choices; empty when anything goes."""
-    choices = getattr(info.annotation, "__args__", None)
+    choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     if choices:
         return "one of " + ", ".join(repr(c) if c == "" else str(c) for c in choices)
     limits = _limits(info)
