@@ -133,9 +133,19 @@ def test_missing_tier_is_named() -> None:
 
 
 def test_tier_that_was_not_part_of_the_run_is_not_demanded() -> None:
-    result = result_of(Plan(tiers=(Tier.DETECTOR,), meta={"tiers": ["detector"]}))
-    assert failed(result) == set()
+    result = result_of(Plan(tiers=(Tier.DETECTOR,), meta={"tiers": ["detector", "distilled"]}))
+    assert failed(result) == {"distilled.start_up"}
     assert not result.tiers.full.expected
+
+
+def test_perception_alone_is_healthy_where_it_is_meant() -> None:
+    """Without VLM tiers by design, L3 is the healthy state; with them it is a reason."""
+    for tiers, held in ((["detector"], True), (["detector", "full"], False)):
+        record = make(Plan(tiers=(Tier.DETECTOR,), meta={"tiers": tiers}))
+        record.states[1] = StateRecord(
+            record.states[1].t_ns, STATES.L3_PERCEPTION_ONLY, STATES.INITIALISING, "no VLM tier"
+        )
+        assert ("supervisor.start_up" not in failed(summarise(record, ORIGIN))) == held
 
 
 def test_late_answers_show_although_they_are_never_published() -> None:

@@ -189,7 +189,7 @@ class SupervisorReport(Record):
     """The supervisor over the whole run."""
 
     states: list[StateEntry] = Field(description="States in order; the first one is INITIALISING in a normal run.")
-    nominal_after_s: Finite | None = Field(None, description="Start of the run to the first NOMINAL, s; null if never.")
+    nominal_after_s: Finite | None = Field(None, description="Start of the run to the first NOMINAL, s, or null.")
     faults: list[FaultEntry] = Field(default_factory=list, description="Every fault that became active, in order.")
     constraint: ConstraintReport = Field(description="The commands.")
     cpu_percent: Finite | None = Field(
@@ -229,7 +229,7 @@ class Camera(Record):
 class RunInfo(Record):
     """What was run."""
 
-    mode: str = Field(description="live (processes over DDS) or lockstep (virtual clock).")
+    mode: str = Field(description="demo, run or replay (processes over DDS), or lockstep (virtual clock).")
     input: str = Field(description="Name of the recording or scenario, without folders.")
     duration_s: Finite = Field(description="Length of the run, s.")
     camera: Camera | None = Field(None, description="Camera stream; null when unknown.")

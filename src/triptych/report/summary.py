@@ -136,7 +136,8 @@ def summarise(record: RunRecord, provenance: Provenance, limits: Limits | None =
 
     For the supervisor:
 
-    - ``supervisor.start_up``: it reached NOMINAL (or MANUAL by the driver's will) within ``limits.start_up_s``.
+    - ``supervisor.start_up``: it reached NOMINAL (or MANUAL by the driver's will) within ``limits.start_up_s``. In a
+      run without both VLM tiers L3_PERCEPTION_ONLY takes the place of NOMINAL, here and below.
     - ``supervisor.nominal``: from then on (to the first injected fault, if any) it stayed NOMINAL; MANUAL is allowed
       once the record shows that the driver overrode.
     - ``supervisor.cadence``: no silence of the command longer than ``limits.constraint_gap_s``.
@@ -164,6 +165,8 @@ class _Summary:
         self.meta: Mapping[str, Any] = record.meta
         self.start_ns, self.end_ns = span_ns(record)
         self.expected = expected_tiers(record)
+        # Without a VLM tier the classical chain runs alone by design.
+        self.healthy = NOMINAL if self.expected & {Tier.DISTILLED, Tier.FULL} else DegradationState.L3_PERCEPTION_ONLY
         self.budgets = budgets_of(record)
         self.injections = injections_of(record, limits)
         self.checks: list[Check] = []
@@ -410,7 +413,7 @@ class _Summary:
         integrity = integrity_of([entry.constraint for entry in commands])
         gaps = [((b.t_ns - a.t_ns) / 1e6, b.t_ns) for a, b in pairwise(commands)]
         finite = [e.constraint.speed_limit_mps for e in commands if math.isfinite(e.constraint.speed_limit_mps)]
-        ready_ns = next((change.t_ns for change in changes if change.state in (NOMINAL, MANUAL)), None)
+        ready_ns = next((change.t_ns for change in changes if change.state in (self.healthy, MANUAL)), None)
         self._judge_states(ready_ns)
         self._judge_cadence([gap for gap, at in gaps if not self._excused("supervisor", at)], bool(commands))
         self._check(
@@ -441,12 +444,12 @@ class _Summary:
         )
 
     def _judge_states(self, ready_ns: int | None) -> None:
-        limit = self.limits.start_up_s
+        limit, healthy = self.limits.start_up_s, self.healthy.name
         if not self.record.states:
             self._check("supervisor.start_up", False, None, limit, "s", "The supervisor never published a state.")
             return
         if ready_ns is None:
-            self._check("supervisor.start_up", False, None, limit, "s", "The supervisor never reached NOMINAL.")
+            self._check("supervisor.start_up", False, None, limit, "s", f"The supervisor never reached {healthy}.")
             return
         took = self.since_start_s(ready_ns)
         self._check(
@@ -455,7 +458,7 @@ class _Summary:
             took,
             limit,
             "s",
-            f"The supervisor reached NOMINAL after {took:.2f} s (limit {limit:g} s).",
+            f"The supervisor reached {healthy} after {took:.2f} s (limit {limit:g} s).",
         )
         until_ns = min([item.from_ns for item in self.injections], default=math.inf)
         overrides = [entry.t_ns for entry in self.record.drivers if entry.driver.override_active]
@@ -464,18 +467,18 @@ class _Summary:
             for change in self.record.state_changes()
             if ready_ns <= change.t_ns < until_ns
             and change.t_ns <= self.end_ns
-            and change.state is not NOMINAL
+            and change.state is not self.healthy
             and not (change.state is MANUAL and any(t_ns <= change.t_ns for t_ns in overrides))
         ]
         if wrong:
             first = wrong[0]
             text = (
-                f"The state left NOMINAL for {first.state.name} after {self.since_start_s(first.t_ns):.2f} s"
+                f"The state left {healthy} for {first.state.name} after {self.since_start_s(first.t_ns):.2f} s"
                 f"{f' ({first.reason})' if first.reason else ''}{_again(len(wrong))}."
             )
         else:
             scope = " until the first injected fault" if self.injections else ""
-            text = f"The state stayed NOMINAL after start-up{scope}."
+            text = f"The state stayed {healthy} after start-up{scope}."
         self._check("supervisor.nominal", not wrong, len(wrong), 0, "changes", text)
 
     def _judge_cadence(self, gaps: Sequence[float], commanded: bool) -> None:
