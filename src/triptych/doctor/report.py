@@ -49,7 +49,8 @@ def run_checks(checks: Iterable[tuple[str, Check]]) -> tuple[Row, ...]:
     rows: list[Row] = []
     for section, check in checks:
         try:
-            rows.extend(check())
+            for row in check():
+                rows.append(row)  # one by one: what came before a break is kept
         except Exception as error:
             name = check.__name__.replace("_", " ")
             text = f"{type(error).__name__}: {error}"

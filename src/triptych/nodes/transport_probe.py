@@ -29,9 +29,10 @@ def main() -> int:
     parser.add_argument("--rate-hz", type=float, default=20.0)
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--receive", metavar="TOPIC", help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.receive:
-        return _receive(arguments.receive)
+        return _receive(arguments.receive, arguments.parent)
     return _send(arguments)
 
 
@@ -41,8 +42,8 @@ def _quality() -> object:
     return QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-def _receive(topic: str) -> int:
-    """Print the transport time in ms of every image as it comes, until the sender closes our standard input."""
+def _receive(topic: str, parent: int) -> int:
+    """Print the transport time in ms of every image as it comes, until ``parent`` is no longer our parent process."""
     import rclpy
     from sensor_msgs.msg import Image
 
@@ -54,7 +55,6 @@ def _receive(topic: str) -> int:
         print((time.time_ns() - stamp_ns) / 1e6, flush=True)
 
     node.create_subscription(Image, topic, received, _quality())
-    parent = os.getppid()
     while os.getppid() == parent:
         rclpy.spin_once(node, timeout_sec=0.2)
     return 0
@@ -65,7 +65,7 @@ def _send(arguments: argparse.Namespace) -> int:
     from sensor_msgs.msg import Image
 
     topic = f"transport_probe_{os.getpid()}"
-    command = [sys.executable, "-m", "triptych.nodes.transport_probe", "--receive", topic]
+    command = [sys.executable, "-m", "triptych.nodes.transport_probe", "--receive", topic, "--parent", str(os.getpid())]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         rclpy.init()
