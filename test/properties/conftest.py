@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "supervisor"))
 
@@ -13,6 +13,7 @@ settings.register_profile(
     deadline=None,
     database=None,
     max_examples=20,
+    phases=[Phase.explicit, Phase.generate],  # no shrinking: a bounded time also when something is broken
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("house")

@@ -238,7 +238,7 @@ def test_the_manoeuvre_ends_in_the_minimal_risk_condition() -> None:
 
 
 def test_a_hiccup_of_tier_one_slows_down_and_goes_on() -> None:
-    """A result that comes 60 ms late: L2 for half a second, no manoeuvre."""
+    """A result that comes 60 ms late: L2 for a second, no manoeuvre."""
     rig = driving(20.0)
     rig.alive -= {"detector"}
     rig.run(0.06)
