@@ -42,7 +42,7 @@ def test_the_prompt_is_fed_once_and_then_one_token_at_a_time() -> None:
 def test_the_deadline_is_kept_and_the_answer_stays_valid(seed: int, cost: int, deadline: int, margin: int) -> None:
     """A7: a hard deadline in the decoder; what was said so far is a valid, cautious answer."""
     step = Stepper(cost, seed)
-    decoded = greedy(step, GRAMMAR, [1], deadline, margin, lambda: step.now)
+    decoded = greedy(step, GRAMMAR, [1], deadline, margin, now_ns=lambda: step.now)
     # The first two steps are begun before a step's cost is known; later ones must fit in as a whole.
     assert step.now <= max(deadline - margin, 0) + cost
     if len(decoded.tokens) > 2:
@@ -110,3 +110,29 @@ def test_a_sure_model_has_low_uncertainty_and_ties_go_to_the_first() -> None:
     decoded = greedy(step, GRAMMAR, [1])
     assert decoded.uncertainty < 1e-6 and decoded.field_count == 4
     assert decoded.tokens[4] == int(np.flatnonzero(GRAMMAR.allowed(GRAMMAR.parse(decoded.tokens[:4])))[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-8, 8), min_size=5, max_size=5), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
+def test_a_higher_quantile_never_makes_advice_less_careful(
+    levels: list[float], first: float, second: float
+) -> None:
+    logits = np.full(SIZE, -20.0, np.float32)
+    logits[list(GRAMMAR.advice)] = levels
+
+    def advice(quantile: float) -> Advice:
+        decoded = greedy(lambda tokens: logits, GRAMMAR, [1], advice_quantile=quantile)
+        return GRAMMAR.payload(decoded.state, "", decoded.probabilities).advice
+
+    low, high = sorted((first, second))
+    assert advice(low) <= advice(high)
+    chances = np.exp(np.array(levels)) / np.exp(np.array(levels)).sum()
+    assert chances[: advice(high) + 1].sum() >= high - 1e-5
+
+
+def test_the_median_of_split_advice_is_said_not_the_loudest() -> None:
+    logits = np.full(SIZE, -20.0, np.float32)
+    chances = [0.4, 0.15, 0.15, 0.15, 0.15]
+    logits[list(GRAMMAR.advice)] = np.log(chances)
+    decoded = greedy(lambda tokens: logits, GRAMMAR, [1])
+    assert GRAMMAR.payload(decoded.state, "", decoded.probabilities).advice is Advice.CAUTION

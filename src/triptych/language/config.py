@@ -26,6 +26,9 @@ class LanguageConfig(BaseModel):
     step_margin_ms: float = Field(
         default=2.0, ge=0.0, le=1000.0, description="kept free before a deadline, beside the slowest step seen"
     )
+    advice_quantile: float = Field(
+        default=0.5, ge=0.5, lt=1.0, description="chance with which the advice must be careful enough; 0.5: the median"
+    )
     uncertainty_max: float = Field(
         default=0.9, gt=0.0, le=1.0, description="a golden frame answered less surely than this fails the self-test"
     )

@@ -1,4 +1,4 @@
-"""Greedy decoding under the grammar, with a hard deadline.
+"""Greedy decoding under the grammar, careful in its advice, with a hard deadline.
 
 Probabilities are the model's own: the softmax over the *whole* vocabulary, before the grammar masks anything. A
 model that wants to say something the grammar forbids therefore shows a low probability, not a flattering
@@ -58,6 +58,7 @@ def greedy(
     prompt: list[int],
     deadline_monotonic_ns: int | None = None,
     margin_ns: int = 0,
+    advice_quantile: float = 0.5,
     now_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Decoded:
     """Decode the most probable allowed token at each step (the first of equals, so that runs are repeatable).
@@ -68,6 +69,8 @@ def greedy(
         prompt: fed before the first token.
         deadline_monotonic_ns: no step is begun that the slowest step so far would carry past this time; None: no limit.
         margin_ns: kept free before the deadline.
+        advice_quantile: advice is ordered, so instead of the most probable one the least careful one is said that is
+            careful enough with this chance: 0.5 is the median, more is more careful.
         now_ns: clock, for tests.
 
     Raises:
@@ -92,6 +95,8 @@ def greedy(
         if not np.isfinite(logits).all():
             raise EngineError("gave logits that are not finite", where="decoder")
         token = int(np.argmax(np.where(grammar.allowed(state), logits, -np.inf)))
+        if token in grammar.advice:
+            token = _careful(logits, grammar.advice, advice_quantile)
         shifted = np.exp(logits - logits.max())
         probabilities.append(float(shifted[token] / shifted.sum()))
         tokens.append(token)
@@ -101,3 +106,11 @@ def greedy(
         if len(tokens) > 1:
             slowest_ns = max(slowest_ns, now_ns() - began)
     return Decoded(state, tuple(tokens), tuple(probabilities), len(state.fields), not state.done)
+
+
+def _careful(logits: npt.NDArray[np.float64], advice: tuple[int, ...], quantile: float) -> int:
+    """The first advice, from least to most careful, up to which the chances among advice add up to ``quantile``."""
+    chances = np.exp(logits[list(advice)] - logits[list(advice)].max())
+    summed = np.cumsum(chances / chances.sum())
+    # Rounding may keep the sum just below a quantile of 1.
+    return advice[min(int(np.searchsorted(summed, quantile)), len(advice) - 1)]

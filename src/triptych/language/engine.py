@@ -190,6 +190,7 @@ class VlmEngine:
             prompt,
             deadline_monotonic_ns,
             int(self.config.step_margin_ms * 1e6),
+            self.config.advice_quantile,
         )
         inferred = time.perf_counter()
         payload = self.grammar.payload(decoded.state, asked, decoded.probabilities)

@@ -69,6 +69,8 @@ class Grammar:
             for value in kind:
                 self._value[vocabulary.index[field_token(name, value)]] = (name, int(value))
         self._of: dict[str, list[int]] = {name: [t for t, (n, _) in self._value.items() if n == name] for name in ORDER}
+        self.advice = tuple(sorted(self._of["advice"], key=lambda token: self._value[token][1]))
+        """Advice tokens from least to most careful."""
         self._stage_masks = [self._mask(self._of[name]) for name in ORDER]
         self._hazard_masks = {
             last: self._mask([t for t in self._of["hazard"] if self._value[t][1] > last] + self._of["advice"])

@@ -161,7 +161,8 @@ def ask(generator: np.random.Generator, topic: Topic) -> str:
             del words[dropped]
     if generator.random() < 0.2:
         words.insert(0 if generator.random() < 0.5 else len(words), str(generator.choice(FILLERS)))
-    return " ".join(words)
+    # A filler may make the kept-back question by chance.
+    return question if " ".join(words) == topic.questions[-1] else " ".join(words)
 
 
 class Sampler:

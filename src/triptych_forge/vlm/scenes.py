@@ -16,14 +16,15 @@ import numpy.typing as npt
 
 import triptych.scenario
 from triptych.contract import Advice, Hazard, Light, Road, Weather
+from triptych.scenario import Scenario, ScenarioConfig, assess, random_config
 from triptych_forge.vlm.words import Truth
 
 TICK_S = 0.25
 """Time between two stored frames of a drive."""
 TICKS = 16
-WARM_UP_S = 25.0
-"""A drive is entered at a random moment up to this, so that traffic has spread."""
-STEP_S = 0.05
+LOOK_AHEAD_S = 40.0
+"""A drive is entered somewhere up to this; in every second one where the most that is rare happens."""
+STEP_S = 0.125
 RENDER_PX = (640, 360)
 """Rendered larger than stored and shrunk by area, as a camera picture is at run time."""
 STORED_PX = (320, 192)
@@ -57,7 +58,7 @@ class Scenes:
 
 def scenario_hash() -> str:
     """Hash of the scenario's source: another renderer means other pictures."""
-    digest = hashlib.sha256(repr((TICK_S, TICKS, WARM_UP_S, STEP_S, RENDER_PX, STORED_PX, SHARD)).encode())
+    digest = hashlib.sha256(repr((TICK_S, TICKS, LOOK_AHEAD_S, STEP_S, RENDER_PX, STORED_PX, SHARD, 2)).encode())
     for path in sorted(Path(triptych.scenario.__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -110,17 +111,53 @@ def shrink(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[n
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def _render_shard(folder: Path, start: int) -> None:
-    from triptych.scenario import Scenario, random_config
+RARE: dict[Hazard, float] = {
+    Hazard.PEDESTRIAN_NEAR_LANE: 5.0,
+    Hazard.RED_LIGHT: 2.0,
+    Hazard.LEAD_VEHICLE_BRAKING: 1.0,
+    Hazard.DENSE_TRAFFIC: 3.0,
+}
+"""What makes a moment worth entering at, by how rarely it comes up in an undirected drive."""
 
+
+def config_of(seed: int) -> ScenarioConfig:
+    """The drive of a seed: the scenario's own variety, with every fourth one busier than usual."""
+    if seed % 4 == 1:
+        return random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1], traffic=1.9, pedestrians=2.0)
+    return random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1])
+
+
+def entry_tick(config: ScenarioConfig, generator: np.random.Generator) -> int:
+    """Tick to start storing at. Every second drive: where the :data:`RARE` add up to most, with room before them."""
+    ticks = round(LOOK_AHEAD_S / TICK_S)
+    if config.seed % 2 == 0:
+        return int(generator.integers(ticks - TICKS))
+    scenario = Scenario(config)
+    worth = np.zeros(ticks)
+    for tick in range(ticks):
+        hazards, advice = assess(scenario.situation())
+        worth[tick] = sum(RARE.get(hazard, 0.0) for hazard in hazards) + 3.0 * (advice >= Advice.PREPARE_TO_STOP)
+        for _ in range(round(TICK_S / STEP_S)):
+            scenario.step(STEP_S, None)
+    # A standstill at a light is worth its first seconds only: the weight of a moment falls as the same goes on.
+    same = np.concatenate([[0], np.cumsum(np.diff(worth) == 0)])
+    starts = np.maximum.accumulate(np.where(np.concatenate([[True], np.diff(worth) != 0]), same, 0))
+    worth = worth / (1 + (same - starts) / 4) + generator.uniform(0, 0.01, ticks)
+    sums = np.convolve(worth, np.ones(TICKS), "valid")
+    return int(np.argmax(sums))
+
+
+def _render_shard(folder: Path, start: int) -> None:
     cv2.setNumThreads(1)
     frames = np.zeros((SHARD, TICKS, STORED_PX[1], STORED_PX[0], 3), np.uint8)
     truths: list[list[list[object]]] = []
     for number in range(SHARD):
         seed = start + number
         generator = np.random.default_rng([seed, 11])
-        scenario = Scenario(random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1]))
-        for _ in range(int(generator.uniform(0, WARM_UP_S) / STEP_S)):
+        config = config_of(seed)
+        entry = entry_tick(config, generator)
+        scenario = Scenario(config)
+        for _ in range(entry * round(TICK_S / STEP_S)):
             scenario.step(STEP_S, None)
         rows: list[list[object]] = []
         for tick in range(TICKS):

@@ -1,0 +1,156 @@
+"""The training code: what is learnt and what is not, and that a resumed run is an unbroken one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the forge extra (torch)")
+
+import torch
+
+from triptych.contract import Advice, ConfigError, Hazard, Light, Road, Weather
+from triptych_forge.common import seed_everything
+from triptych_forge.vlm.batches import Sampler, Taught, ask, clip_ticks, token_row
+from triptych_forge.vlm.model import SHAPES
+from triptych_forge.vlm.real import HELD_OUT, STILLS, Real, unseen_picture
+from triptych_forge.vlm.scenes import STORED_PX, Scenes, config_of
+from triptych_forge.vlm.train import RECIPES, train, with_numbers
+from triptych_forge.vlm.words import ASKED, OTHER, STANDING, Truth, make_vocabulary
+
+VOCABULARY = make_vocabulary()
+FULL_TRUTH = Truth(Road.URBAN, Weather.RAIN, Light.NIGHT, (Hazard.RED_LIGHT,), Advice.STOP)
+
+
+def scenes(ticks: int = 8) -> Scenes:
+    generator = np.random.default_rng(0)
+    shard = generator.integers(0, 255, (20, ticks, STORED_PX[1], STORED_PX[0], 3), dtype=np.uint8)
+    rows = tuple(tuple(FULL_TRUTH for _ in range(ticks)) for _ in range(20))
+    return Scenes((shard,), rows)
+
+
+NONE = Real((), ())
+
+
+def sampler(kind: str = "distilled", teacher: Taught | None = None, stills: Real = NONE) -> Sampler:
+    return Sampler(SHAPES[kind], scenes(), stills, NONE, VOCABULARY, 3, 2, 5, teacher)
+
+
+@pytest.mark.parametrize(
+    ("truth", "learnt"),
+    [
+        (FULL_TRUTH, "all"),
+        (Truth(None, Weather.CLEAR, Light.DAY, None, None), {"weather:clear", "light:day"}),
+        (Truth(Road.HIGHWAY, None, None, None, None), {"road:highway"}),
+        (Truth(Road.HIGHWAY, Weather.CLEAR, Light.DAY, (), None), {"road:highway", "weather:clear", "light:day"}),
+    ],
+)
+def test_what_is_not_known_is_not_learnt(truth: Truth, learnt: object) -> None:
+    row, weights = token_row(VOCABULARY, "", truth, STANDING)
+    assert len(weights) == len(row) - 1
+    names = {VOCABULARY.tokens[row[i + 1]] for i, weight in enumerate(weights) if weight > 0}
+    if learnt == "all":
+        assert {"road:urban", "hazard:red_light", "advice:stop", "<eos>"} <= names
+        assert "<answer>" not in names
+    else:
+        assert names == learnt
+
+
+def test_the_prompt_is_never_learnt() -> None:
+    row, weights = token_row(VOCABULARY, "what is the weather", FULL_TRUTH, ASKED[0])
+    answer_at = row.index(VOCABULARY.answer)
+    assert all(weight == 0 for weight in weights[:answer_at]) and weights[answer_at] == 1.0
+
+
+def test_the_last_question_of_a_topic_is_kept_back() -> None:
+    generator = np.random.default_rng(0)
+    for topic in ASKED:
+        asked = {ask(generator, topic) for _ in range(300)}
+        assert topic.questions[-1] not in asked
+        assert len(asked) >= len(topic.questions) - 1
+    assert all(len(VOCABULARY.encode(ask(generator, OTHER))) <= 24 for _ in range(200))
+
+
+def test_the_frames_of_the_held_out_clip_are_no_training_pictures() -> None:
+    assert not set(HELD_OUT) & set(STILLS)
+
+
+def test_clips_end_at_the_asked_tick_and_know_their_ages() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        last = int(generator.integers(0, 12))
+        ticks, ages = clip_ticks(generator, last, 4)
+        assert ticks[-1] == last and ages[-1] == 0.0
+        assert ticks == sorted(ticks) and ages == sorted(ages, reverse=True) and min(ticks) >= 0
+        assert ages[0] == pytest.approx((last - ticks[0]) * 0.25)
+
+
+@pytest.mark.parametrize("kind", ["distilled", "full"])
+def test_a_batch_depends_on_seed_and_number_alone(kind: str) -> None:
+    stills = Real((unseen_picture(np.random.default_rng(1), (320, 192)),), (FULL_TRUTH,))
+    first, second = sampler(kind, stills=stills), sampler(kind, stills=stills)
+    one, two = next(first.batches(7)), next(second.batches(7))
+    for name in ("frames", "ages_s", "tokens", "weights"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    assert one.frames.shape == (3, SHAPES[kind].frames, SHAPES[kind].height_px, SHAPES[kind].width_px, 3)
+    assert one.tokens.shape[0] == 6
+    assert not np.array_equal(one.frames, next(first.batches(8)).frames)
+
+
+def test_the_teacher_speaks_at_the_fields_of_the_standing_rows_only() -> None:
+    chances = np.zeros((20, 8, 12, len(VOCABULARY)), np.float16)
+    chances[:, :, :5, VOCABULARY.index["road:urban"]] = 1.0
+    batch = next(sampler(teacher=Taught(chances)).batches())
+    assert batch.taught is not None
+    spoken = batch.taught.sum(-1)
+    assert (spoken[1::2] == 0).all()
+    for row in spoken[::2]:
+        assert row.sum() == 0 or list(np.flatnonzero(row)) == [1, 2, 3, 4, 5]
+
+
+def test_every_drive_is_within_the_scenarios_limits() -> None:
+    configs = [config_of(seed) for seed in range(40)]
+    assert len({(c.road, c.weather, c.light) for c in configs}) > 10
+    assert all((c.width_px, c.height_px) == (640, 360) for c in configs)
+
+
+def test_a_resumed_run_is_an_unbroken_one(tmp_path: Path) -> None:
+    def run(name: str, *steps: int) -> dict[str, torch.Tensor]:
+        for count in steps:
+            recipe = with_numbers(RECIPES["distilled"], steps=4, batch=2, drives=20, save_every=count, groups=2)
+            seed_everything(recipe.seed, 1)
+            path = tmp_path / f"{name}.safetensors"
+            if count < 4 and not path.exists():
+                with pytest.raises(KeyboardInterrupt):
+                    train(recipe, VOCABULARY, Interrupted(scenes(), 2), NONE, NONE, path)
+            else:
+                recipe = with_numbers(recipe, save_every=steps[0])
+                model = train(recipe, VOCABULARY, scenes(), NONE, NONE, path)
+        return model.state_dict()
+
+    whole, broken = run("whole", 4), run("broken", 2, 4)
+    for name, tensor in whole.items():
+        if name != "save_every":
+            torch.testing.assert_close(broken[name], tensor, rtol=0, atol=0)
+
+
+class Interrupted(Scenes):
+    """Scenes whose reader is interrupted in the third batch, after the checkpoint of step 2."""
+
+    def __init__(self, inner: Scenes, batches: int) -> None:
+        super().__init__(inner.shards, inner.truths)
+        object.__setattr__(self, "left", batches * 2 + 1)
+
+    def frame(self, drive: int, tick: int) -> np.ndarray:
+        object.__setattr__(self, "left", self.left - 1)  # type: ignore[attr-defined]
+        if self.left < 0:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+        return super().frame(drive, tick)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    recipe = with_numbers(RECIPES["distilled"], steps=1, batch=1, drives=20)
+    train(recipe, VOCABULARY, scenes(), NONE, NONE, path)
+    with pytest.raises(ConfigError, match="another recipe"):
+        train(with_numbers(recipe, steps=2), VOCABULARY, scenes(), NONE, NONE, path)
