@@ -149,6 +149,12 @@ def test_numbers_that_are_not_finite_are_drawn_around() -> None:
     assert "Timeline" in page(record).words
 
 
+def test_modelled_latencies_are_called_that() -> None:
+    """Nobody may take a lockstep figure for a measurement."""
+    assert "latencies are modelled" in page(make(Plan(images=0, meta={"mode": "lockstep"}))).words
+    assert "latencies are modelled" not in default_html()
+
+
 def test_both_colour_schemes_are_served() -> None:
     html = default_html()
     assert "prefers-color-scheme: dark" in html

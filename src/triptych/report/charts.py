@@ -10,6 +10,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -43,7 +44,7 @@ SPLIT_WORDS = {
     "post": "decoding",
     "other": "waiting and publishing",
 }
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "triptych",
     "font.size": 10.0,
@@ -166,7 +167,7 @@ def _histogram(axes: Axes, tier: Tier, report: TierReport, values: Sequence[floa
         height = counts[min(len(counts) - 1, int(value / width))] / (max(1, counts.max()) * 1.45)
         axes.annotate(
             f"{name} {value:.3g}" if value < 1000 else f"{name} {value:.0f}", (value, height + 0.02),
-            xycoords=("data", "axes fraction"), xytext=(0, 14), textcoords="offset points",
+            xycoords=("data", "axes fraction"), xytext=(-4 if name == "p50" else 4, 14), textcoords="offset points",
             ha="right" if name == "p50" else "left", size=9,
             arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.7},
         )  # fmt: skip
@@ -340,7 +341,9 @@ def _fresh(record: RunRecord, tier: Tier) -> list[TierResult]:
 def _svg(figure: Figure, title: str) -> str:
     """The figure as an SVG element with a title for screen readers, sized by the page."""
     buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None, "Title": title})
+    FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
+        buffer, metadata={"Date": None, "Creator": None, "Title": title}
+    )
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -232,6 +232,11 @@ class RunInfo(Record):
     mode: str = Field(description="demo, run or replay (processes over DDS), or lockstep (virtual clock).")
     input: str = Field(description="Name of the recording or scenario, without folders.")
     duration_s: Finite = Field(description="Length of the run, s.")
+    latency_modelled: bool = Field(
+        False,
+        description="True in lockstep: latencies come from the manifests' nominal figures and show what was decided, "
+        "not how fast this machine is.",
+    )
     camera: Camera | None = Field(None, description="Camera stream; null when unknown.")
     synthesised: list[str] = Field(
         default_factory=list, description="Inputs the recording did not have and that were made up."

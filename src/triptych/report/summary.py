@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from triptych.contract import (
 )
 from triptych.replay.record import Received, RunRecord, VerdictRecord
 from triptych.report.schema import (
+    SCHEMA_VERSION,
     Camera,
     Check,
     ConstraintReport,
@@ -41,6 +42,7 @@ from triptych.report.schema import (
     ResultJson,
     RunInfo,
     StateEntry,
+    StateName,
     SupervisorReport,
     TierReport,
     Tiers,
@@ -178,6 +180,7 @@ class _Summary:
         processes = self._processes(tiers)
         reasons = [check.text for check in self.checks if not check.held]
         return ResultJson(
+            schema_version=SCHEMA_VERSION,
             contract_held=not reasons,
             reasons=reasons,
             checks=self.checks,
@@ -219,6 +222,7 @@ class _Summary:
             mode=str(self.meta.get("mode", "live")),
             input=without_folders(str(self.meta.get("input", ""))),
             duration_s=self.since_start_s(self.end_ns),
+            latency_modelled=self.meta.get("mode") == "lockstep",
             camera=Camera.model_validate(camera) if isinstance(camera, Mapping) and "width" in camera else None,
             synthesised=[str(name) for name in self.meta.get("synthesised") or ()],
             warnings=warnings,
@@ -402,7 +406,7 @@ class _Summary:
         changes = [change for change in self.record.state_changes() if change.t_ns <= self.end_ns]
         states = [
             StateEntry(
-                state=change.state.name,
+                state=cast(StateName, change.state.name),
                 from_s=self.since_start_s(change.t_ns),
                 reason=change.reason,
                 active_faults=list(change.active_faults),
@@ -547,7 +551,7 @@ class _Summary:
             target=item.target,
             from_s=at,
             to_s=self.since_start_s(item.to_ns) if math.isfinite(item.to_ns) else None,
-            expected_state=expected.name,
+            expected_state=cast(StateName, expected.name),
             within_ms=item.within_ms,
             reaction_ms=None if reaction is None else round(reaction, 3),
             held=held,

@@ -126,7 +126,7 @@ def draw_detections(image: Image, detections: Detections, stale: bool = False) -
             boxes.append((detection, corners))
     boxes.sort(key=lambda item: (item[1][2] - item[1][0]) * (item[1][3] - item[1][1]), reverse=True)
     scale = _scale(image)
-    thickness = max(1, round(2 * scale))
+    thickness = max(2, round(2 * scale))
     for index, (detection, (left, top, right, bottom)) in enumerate(boxes):
         kind = words.detection_class(detection.class_id)
         colour_hex = words.CLASS_COLOURS[kind]
