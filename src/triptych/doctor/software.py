@@ -29,6 +29,7 @@ MINIMUM = {
     "rich": "13.7",
     "rosbags": "0.11",
     "typer": "0.12",
+    "zstandard": "0.22",
 }
 """Lowest versions, the same as in pyproject.toml: a colcon build does not check them."""
 SUBSTITUTES = {
