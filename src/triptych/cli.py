@@ -320,6 +320,7 @@ def _replay_live(
         "topics": [f"{role}={name}" for role, name in topics.items()] or [""],
         "fps": fps or 0.0,
         "salvage": salvage,
+        "tiers": ",".join(t.key for t in tiers),
     }
     player = session.node("replay", "replay_node", file, parameters=values, respawn=False, ends_run=True)
     plan = session.Plan(

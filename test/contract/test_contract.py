@@ -199,6 +199,10 @@ def test_canonical_encoding_is_unambiguous_and_closed() -> None:
         canonical_bytes({"a": 1})
 
 
+def test_a_whole_number_in_a_float_field_encodes_as_the_float_a_receiver_reads() -> None:
+    assert crc_of(constraint(speed_limit_mps=20)) == crc_of(constraint(speed_limit_mps=20.0))
+
+
 def test_crc_is_pinned() -> None:
     """The wire format is an interface: a change of the encoding must be deliberate."""
     assert crc_of(constraint()) == 0xB369351A

@@ -41,18 +41,21 @@ def _encode(value: Any, out: bytearray) -> None:
         for item in value:
             _encode(item, out)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in _fields(type(value)):
-            _encode(getattr(value, field), out)
+        for field, real in _fields(type(value)):
+            item = getattr(value, field)
+            _encode(float(item) if real else item, out)
     else:
         raise TypeError(f"no canonical encoding for {type(value).__name__}")
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
+_FIELDS: dict[type, tuple[tuple[str, bool], ...]] = {}
 
 
-def _fields(cls: type) -> tuple[str, ...]:
+def _fields(cls: type) -> tuple[tuple[str, bool], ...]:
+    """Name of each field and whether it is a float: an int put there must encode as what the receiver will read."""
     if cls not in _FIELDS:
-        _FIELDS[cls] = tuple(f.name for f in dataclasses.fields(cls) if f.name != "crc")
+        fields = (f for f in dataclasses.fields(cls) if f.name != "crc")
+        _FIELDS[cls] = tuple((f.name, f.type in (float, "float")) for f in fields)
     return _FIELDS[cls]
 
 
