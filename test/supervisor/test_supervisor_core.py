@@ -899,6 +899,31 @@ def test_a_clock_step_is_reported_and_nothing_else(step_s: float) -> None:
     assert rig.transitions[0].reason == f"The clock of stamps was stepped by {abs(step_s):.2f} s."
 
 
+def test_what_tiers_report_of_a_clock_step_is_excused_for_a_second() -> None:
+    """A12: the step is seen here too; the same report without a step, or long after it, is a fault."""
+    report = replace(TierStatus(0, Tier.DETECTOR, TierState.ACTIVE, False), fault="clock_step; future_stamp")
+    rig = driving(20.0)
+    rig.clock_step_ns = -SECOND
+    rig.status[Tier.DETECTOR] = report
+    rig.run(0.9)
+    assert rig.visited() == [] and rig.faults() == ["clock.step"]
+    rig.run(0.3)
+    assert rig.state is L2 and rig.faults() == ["clock.step", "detector.self_report"]
+
+
+def test_a_frozen_picture_is_excused_at_standstill() -> None:
+    """A6: reported by the tier itself; moving, it is a fault."""
+    rig = Rig()
+    rig.obeys = False
+    rig.run(2.0)
+    rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], healthy=False, fault="frozen_picture")
+    rig.run(2.0)
+    assert rig.state is S.NOMINAL and rig.faults() == []
+    rig.speed_mps = 0.4
+    rig.run(0.2)
+    assert rig.state is L2 and rig.faults() == ["detector.self_report"]
+
+
 def test_future_stamps_are_refused() -> None:
     """A12: named as such."""
     rig = driving(20.0)

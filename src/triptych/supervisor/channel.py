@@ -16,7 +16,7 @@ from triptych.supervisor.monitors.late import Late
 from triptych.supervisor.monitors.never_received import NeverReceived
 from triptych.supervisor.monitors.origin import OriginRun
 from triptych.supervisor.monitors.repeated_frame import RepeatedFrame
-from triptych.supervisor.monitors.self_report import SelfReport
+from triptych.supervisor.monitors.self_report import CLOCK_CODES, NO_CODES, STANDING_CODES, SelfReport
 from triptych.supervisor.monitors.sequence_gap import SequenceGap
 from triptych.supervisor.monitors.stale import Silence
 from triptych.supervisor.monitors.uncertainty import Uncertainty
@@ -94,14 +94,17 @@ class TierChannel:
         if isinstance(result.payload, SceneAdvice):
             self.advice = result.payload.advice
 
-    def take_status(self, status: TierStatus, received_ns: int, crc_ok: bool) -> None:
-        """One heartbeat."""
+    def take_status(
+        self, status: TierStatus, received_ns: int, crc_ok: bool, judge_age: bool = True, standstill: bool = False
+    ) -> None:
+        """One heartbeat; ``judge_age`` is false right after a clock step, ``standstill`` true if the vehicle stands."""
         if not self._crc.observe(crc_ok, received_ns):
             return
         if self._heartbeat.observe(status, received_ns) or status.state is not TierState.ACTIVE:
             self._sequence.restart()
             self._repeated.restart()
-        if self._report.observe(status):
+        excused = (NO_CODES if judge_age else CLOCK_CODES) | (STANDING_CODES if standstill else NO_CODES)
+        if self._report.observe(status, excused):
             self._well_once = True
             self._see()
 

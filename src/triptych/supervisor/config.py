@@ -111,7 +111,13 @@ class SupervisorConfig(BaseModel):
         0.05, gt=0, le=1.0, description="A change of stamp clock against monotonic clock above this is a step."
     )
     clock_settle_s: float = Field(
-        0.5, ge=0, le=5.0, description="After a clock step, ages computed from stamps are not judged for this long."
+        1.0, ge=0, le=5.0, description="After a clock step, ages computed from stamps are not judged for this long."
+    )
+    clock_settle_spacing_s: float = Field(
+        5.0,
+        gt=0,
+        le=600.0,
+        description="That is granted at most once in this time: a clock that keeps jumping is judged.",
     )
     loop_late_s: float = Field(
         0.05, gt=0, le=1.0, description="A tick that comes later than this is a stall of our own."

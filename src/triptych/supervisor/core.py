@@ -196,7 +196,8 @@ class SupervisorCore:
     def _take_status(self, status: TierStatus, received_ns: int, crc_ok: bool) -> None:
         channel = self._channels.get(status.tier)
         if channel is not None:
-            channel.take_status(status, received_ns, crc_ok)
+            settled, standstill = self._clock.settled(received_ns), self._odometry.standstill(received_ns)
+            channel.take_status(status, received_ns, crc_ok, settled, standstill)
 
     def _take_odometry(self, odometry: Odometry, received_ns: int) -> None:
         self._odometry.observe(odometry, received_ns, self._to_stamp(received_ns), self._clock.settled(received_ns))

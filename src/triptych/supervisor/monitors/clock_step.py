@@ -11,7 +11,9 @@ class ClockStep:
     def __init__(self, config: SupervisorConfig) -> None:
         self._tolerance_ns = int(config.clock_step_tolerance_s * 1e9)
         self._settle_ns = int(config.clock_settle_s * 1e9)
+        self._spacing_ns = int(config.clock_settle_spacing_s * 1e9)
         self._settled_at_ns: int | None = None
+        self._next_grant_ns: int | None = None
         self._step_ns = 0
         self.offset_ns: int | None = None
 
@@ -21,8 +23,9 @@ class ClockStep:
         change_ns = 0 if previous_ns is None else abs(self.offset_ns - previous_ns)
         stepped = change_ns > self._tolerance_ns
         self._step_ns = change_ns if stepped else 0
-        if stepped:
+        if stepped and (self._next_grant_ns is None or now_ns >= self._next_grant_ns):
             self._settled_at_ns = now_ns + self._settle_ns
+            self._next_grant_ns = now_ns + self._spacing_ns
         return stepped
 
     def settled(self, now_ns: int) -> bool:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from triptych.contract.result import TierStatus
 from triptych.contract.terms import TierState
 
+CLOCK_CODES = frozenset({"clock_step", "future_stamp", "backward_stamp"})
+"""What a tier reports of a clock step. We see the step ourselves (``clock.step``): for a moment it excuses these."""
+STANDING_CODES = frozenset({"frozen_picture"})
+"""What a tier reports of a picture that does not change: no fault while the vehicle stands."""
+NO_CODES: frozenset[str] = frozenset()
+
 
 class SelfReport:
     """Metric ``unhealthy``: 0 while the tier says it is active and healthy, else 1; unknown before the first status."""
@@ -15,9 +21,10 @@ class SelfReport:
         self._unhealthy: float | None = None
         self.fault = ""
 
-    def observe(self, status: TierStatus) -> bool:
-        """Take a valid status; true when the tier is active and healthy."""
-        well = status.state is TierState.ACTIVE and status.healthy
+    def observe(self, status: TierStatus, excused: frozenset[str] = NO_CODES) -> bool:
+        """Take a valid status; true when the tier is active and healthy, or reports nothing but what is excused."""
+        healthy = status.healthy or (status.fault != "" and excused.issuperset(status.fault.split("; ")))
+        well = status.state is TierState.ACTIVE and healthy
         self._unhealthy = 0.0 if well else 1.0
         self.fault = status.fault
         return well
