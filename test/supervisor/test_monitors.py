@@ -263,7 +263,8 @@ def test_self_report() -> None:
     [
         ("clock_step", CLOCK_CODES, True), ("future_stamp; backward_stamp", CLOCK_CODES, True),
         ("clock_step", NO_CODES, False), ("clock_step; engine_hung", CLOCK_CODES, False), ("", CLOCK_CODES, False),
-        ("frozen_picture", STANDING_CODES, True), ("frozen_picture", CLOCK_CODES, False), ("clock_step", STANDING_CODES, False),
+        ("frozen_picture", STANDING_CODES, True), ("frozen_picture", CLOCK_CODES, False),
+        ("clock_step", STANDING_CODES, False),
     ],
 )  # fmt: skip
 def test_excused_self_reports(fault: str, excused: frozenset[str], well: bool) -> None:
