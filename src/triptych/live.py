@@ -217,6 +217,8 @@ def table(model: LiveModel, width: int = WIDE) -> RenderableType:
 def line(model: LiveModel) -> str:
     """The model in one plain line, for logs."""
     parts = [f"{model.elapsed_s:.0f} s", f"state {_state_name(model)}"]
+    if model.supervisor_silent_s > SILENT_S:
+        parts.append(_silent_text(model))
     for tier, view in model.tiers.items():
         result = model.seen(tier)
         if result is None:
@@ -389,8 +391,7 @@ def _objects(detections: Detections) -> str:
 def _supervisor(model: LiveModel) -> Text:
     text = Text("  ", overflow="fold")
     if model.supervisor_silent_s > SILENT_S:
-        silent = "not seen" if model.constraint is None else f"silent for {model.supervisor_silent_s:.0f} s"
-        text.append(f" SUPERVISOR {silent} ", style="white on red").append("  ")
+        text.append(f" {_silent_text(model)} ", style="white on red").append("  ")
     if model.state is not None:
         colour = words.STATE_COLOURS[model.state.state]
         text.append(f" {_state_name(model)} ", style=f"bold {words.ink_on(colour)} on {colour}")
@@ -403,6 +404,11 @@ def _supervisor(model: LiveModel) -> Text:
     for fault, sentence in model.faults.items():
         text.append(f"\n  ! {fault}", style="red").append(f"  {sentence}")
     return text
+
+
+def _silent_text(model: LiveModel) -> str:
+    silent = "not seen" if model.constraint is None else f"silent for {model.supervisor_silent_s:.0f} s"
+    return f"SUPERVISOR {silent}"
 
 
 def _state_name(model: LiveModel) -> str:

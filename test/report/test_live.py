@@ -124,7 +124,7 @@ def test_silent_supervisor_is_said() -> None:
     model = model_of(Plan(seconds=10.0))
     assert "SUPERVISOR" not in shown(model)
     model.tick(model.now_ns + 3 * S)
-    assert "SUPERVISOR silent for 3 s" in shown(model)
+    assert "SUPERVISOR silent for 3 s" in shown(model) and "SUPERVISOR silent for 3 s" in line(model)
 
 
 def test_faults_come_and_go() -> None:

@@ -224,6 +224,26 @@ def test_shut_down_is_not_judged() -> None:
     assert "detector.cadence_max" in failed(summarise(record, ORIGIN))
 
 
+@pytest.mark.parametrize("mode,held", [("replay", True), ("run", False)])
+def test_end_of_a_recording_is_no_loss_of_the_camera(mode: str, held: bool) -> None:
+    """Between its last frame and the order to stop the stack rightly degrades; on a vehicle the same is a fault."""
+    record = make(Plan(meta={"mode": mode}))
+    last_ns = START_NS + 29 * S
+    record.results = [r for r in record.results if r.result.source_stamp_ns < last_ns]
+    record.odometry = [o for o in record.odometry if o.t_ns < last_ns]
+    record.sample_frames = [f for f in record.sample_frames if f.stamp_ns < last_ns]
+    record.add(StateRecord(last_ns + S // 4, STATES.L1_MINIMAL_RISK_MANOEUVRE, STATES.NOMINAL, "detector blind"))
+    result = summarise(record, ORIGIN)
+    assert (failed(result) == set()) == held
+    assert result.tiers.full.frames == len(record.results_of(Tier.FULL)), "the last answer came after the last frame"
+    assert (len(result.supervisor.states) == 2) == held
+
+
+def test_detector_that_dies_while_the_vehicle_goes_on_is_not_the_end() -> None:
+    record = make(Plan(detector_lost_s=28.5, meta={"mode": "demo"}))
+    assert {"detector.cadence_max", "supervisor.nominal"} <= failed(summarise(record, ORIGIN))
+
+
 def test_corrupt_content_is_found_again() -> None:
     record = make()
     change_results(record, Tier.FULL, lambda i, r: dataclasses.replace(r, uncertainty=0.0) if i == 3 else r)
@@ -246,6 +266,12 @@ def test_corrupt_command_and_heartbeat_are_found() -> None:
 def test_silent_command_breaks_the_contract() -> None:
     record = make()
     record.constraints = [c for c in record.constraints if not 10 * S < c.t_ns - START_NS < 10.3 * S]
+    assert failed(summarise(record, ORIGIN)) == {"supervisor.cadence"}
+
+
+def test_supervisor_that_dies_near_the_end_is_noticed() -> None:
+    record = make()
+    record.constraints = [c for c in record.constraints if c.t_ns - START_NS < 29 * S]
     assert failed(summarise(record, ORIGIN)) == {"supervisor.cadence"}
 
 

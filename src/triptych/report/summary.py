@@ -25,7 +25,7 @@ from triptych.contract import (
     TierResult,
     crc_ok,
 )
-from triptych.replay.record import Received, RunRecord, VerdictRecord
+from triptych.replay.record import RunRecord, VerdictRecord
 from triptych.report.schema import (
     SCHEMA_VERSION,
     Camera,
@@ -51,6 +51,10 @@ from triptych.viewing.words import detection_class
 
 NS = 1e9
 MAX_EVENTS = 200
+FINITE_MODES = frozenset({"demo", "replay", "lockstep"})
+"""Modes whose source of frames ends by itself."""
+SHUT_DOWN_S = 3.0
+"""Camera and odometry that both fell silent this shortly before such a run was stopped have come to their end."""
 INITIALISING, NOMINAL, MANUAL = DegradationState.INITIALISING, DegradationState.NOMINAL, DegradationState.MANUAL
 SEVERITY: dict[DegradationState, int] = {
     DegradationState.INITIALISING: 0,
@@ -117,8 +121,10 @@ def summarise(record: RunRecord, provenance: Provenance, limits: Limits | None =
     """Reduce a run to its result.
 
     ``contract_held`` is true exactly when every one of these checks held. *Start* of a tier is its first FRESH
-    result; *end* is ``meta["ended_ns"]`` (the moment the stack was told to stop; without it the last entry). What was
-    recorded after the end belongs to the shut-down and is left out everywhere.
+    result; *end* is ``meta["ended_ns"]`` (the moment the stack was told to stop; without it the last entry). In modes
+    demo, replay and lockstep it is the last that came from the source, frame or vehicle speed, if that was at most 3 s
+    before: the recording was over. What came after the end belongs to the shut-down and is left out everywhere, but for
+    fresh answers to frames from before it.
 
     For each tier in ``meta["tiers"]`` (default: all three):
 
@@ -142,7 +148,8 @@ def summarise(record: RunRecord, provenance: Provenance, limits: Limits | None =
       run without both VLM tiers L3_PERCEPTION_ONLY takes the place of NOMINAL, here and below.
     - ``supervisor.nominal``: from then on (to the first injected fault, if any) it stayed NOMINAL; MANUAL is allowed
       once the record shows that the driver overrode.
-    - ``supervisor.cadence``: no silence of the command longer than ``limits.constraint_gap_s``.
+    - ``supervisor.cadence``: no silence of the command, the one up to the end included, was longer than
+      ``limits.constraint_gap_s``.
     - ``supervisor.crc``: no command failed its CRC.
     - ``supervisor.reaction.<n>``: for each injected fault the demanded state, or one more careful, stood in a state
       or command within the time allowed.
@@ -204,6 +211,15 @@ class _Summary:
     def _within(self, entries: Iterable[T]) -> list[T]:
         return [entry for entry in entries if entry.t_ns <= self.end_ns]  # type: ignore[attr-defined]
 
+    def _results(self, tier: Tier) -> list[TierResult]:
+        """Results up to the end, and the answers to frames from before it that came later."""
+        return [
+            result
+            for result in self.record.results_of(tier)
+            if result.published_ns <= self.end_ns
+            or (result.origin is Origin.FRESH and result.source_stamp_ns <= self.end_ns)
+        ]
+
     def _excused(self, subject: str, t_ns: float) -> bool:
         recovery = self.limits.recovery_s * NS
         return any(
@@ -234,8 +250,7 @@ class _Summary:
 
     def _tier(self, tier: Tier) -> TierReport:
         budget = self.budgets[tier]
-        received = [entry for entry in self._within(self.record.results) if entry.result.tier is tier]
-        results = [entry.result for entry in received]
+        results = self._results(tier)
         statuses = [e.status for e in self._within(self.record.statuses) if e.status.tier is tier]
         fresh = [result for result in results if result.origin is Origin.FRESH]
         first = next((i for i, result in enumerate(results) if result.origin is Origin.FRESH), None)
@@ -393,7 +408,7 @@ class _Summary:
 
     def _lost(self, tier: Tier) -> int:
         """Messages lost outside excused times; a restart, which begins the counter anew, is not a loss."""
-        results = [r for r in self.record.results_of(tier) if r.published_ns <= self.end_ns]
+        results = self._results(tier)
         return sum(
             skip
             for skip, result in zip(_skips(results), results)
@@ -419,7 +434,9 @@ class _Summary:
         finite = [e.constraint.speed_limit_mps for e in commands if math.isfinite(e.constraint.speed_limit_mps)]
         ready_ns = next((change.t_ns for change in changes if change.state in (self.healthy, MANUAL)), None)
         self._judge_states(ready_ns)
-        self._judge_cadence([gap for gap, at in gaps if not self._excused("supervisor", at)], bool(commands))
+        tail = [((self.end_ns - commands[-1].t_ns) / 1e6, self.end_ns)] if commands else []
+        judged = [gap for gap, at in [*gaps, *tail] if not self._excused("supervisor", at)]
+        self._judge_cadence(judged, bool(commands))
         self._check(
             "supervisor.crc",
             integrity.crc_errors == 0,
@@ -599,12 +616,25 @@ class _Summary:
 
 
 def span_ns(record: RunRecord) -> tuple[int, int]:
-    """Start and end of the run on the clock of source stamps; (0, 0) for an empty record."""
+    """Start and end of the run on the clock of source stamps; (0, 0) for an empty record. See :func:`summarise`."""
     times = [entry.t_ns for entry in record.entries()]
     start = record.meta.get("started_ns")
     end = record.meta.get("ended_ns")
     start_ns = int(start) if start is not None else min(times, default=0)
-    return start_ns, max(start_ns, int(end) if end is not None else max(times, default=start_ns))
+    end_ns = int(end) if end is not None else max(times, default=start_ns)
+    if record.meta.get("mode") in FINITE_MODES:
+        last_ns = last_source_ns(record)
+        if last_ns is not None and end_ns - last_ns <= SHUT_DOWN_S * NS:
+            end_ns = min(end_ns, last_ns)
+    return start_ns, max(start_ns, end_ns)
+
+
+def last_source_ns(record: RunRecord) -> int | None:
+    """When the source of frames and vehicle speed last gave anything; ``None`` if it never did."""
+    stamps = [frame.stamp_ns for frame in record.sample_frames]
+    stamps += [entry.t_ns for entry in record.odometry]
+    stamps += [entry.result.source_stamp_ns for entry in record.results if entry.result.origin is Origin.FRESH]
+    return max(stamps, default=None)
 
 
 def expected_tiers(record: RunRecord) -> set[Tier]:
@@ -787,6 +817,3 @@ def _messages(count: int) -> str:
 
 def _again(count: int) -> str:
     return "" if count == 1 else f", and {count - 1} more change{'s' if count > 2 else ''} followed"
-
-
-__all__ = ["Injection", "Limits", "Received", "distribution", "percentile", "span_ns", "summarise"]
