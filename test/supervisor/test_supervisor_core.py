@@ -358,6 +358,20 @@ def test_late_results_are_reported_not_punished() -> None:
     assert rig.state is S.NOMINAL
 
 
+@pytest.mark.parametrize(
+    ("reason", "late"), [("timeout", True), ("timeout, too_old", True), ("no_frame", False), ("", False)]
+)
+@pytest.mark.parametrize("origin", [Origin.LAST_FRAME, Origin.DEFAULT])
+def test_a_missed_deadline_is_late(origin: Origin, reason: str, late: bool) -> None:
+    """A3: a busy tier 3 answers in time with what it had, and is reported late; tiers 1 and 2 are untouched."""
+    rig = driving(20.0)
+    rig.edit_result = lambda r: replace(r, origin=origin, reason=reason) if r.tier is Tier.FULL else r
+    rig.run(2.5)
+    assert ("full.late" in rig.faults()) is late
+    assert not any(name.startswith(("detector", "distilled")) for name in rig.faults())
+    assert rig.state is S.NOMINAL
+
+
 def test_results_older_than_may_be_kept_are_no_results() -> None:
     """100 ms and 20 ms of transport."""
     for extra_ms, alive in [(99, True), (101, False)]:

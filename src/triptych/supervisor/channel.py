@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from triptych.contract.budgets import Budget
 from triptych.contract.result import SceneAdvice, TierResult, TierStatus
@@ -20,6 +21,9 @@ from triptych.supervisor.monitors.self_report import CLOCK_CODES, NO_CODES, STAN
 from triptych.supervisor.monitors.sequence_gap import SequenceGap
 from triptych.supervisor.monitors.stale import Silence
 from triptych.supervisor.monitors.uncertainty import Uncertainty
+
+TIMEOUT = "timeout"
+"""How the reason of a result begins whose inference missed its deadline."""
 
 Metric = Callable[[int], float | None]
 """A metric as a function of monotonic time in nanoseconds."""
@@ -83,12 +87,14 @@ class TierChannel:
             if judge_age and not (self._future.observe(age_s) and age_s <= self._keep_s):
                 return
             self._uncertainty.observe(result.uncertainty)
-        if result.origin is Origin.FRESH:
-            if judge_age:
-                self._late.observe(age_s)
-            if self._repeated.observe(result.source_stamp_ns, fingerprint, moving):
-                self._fresh_once = True
-                self._see()
+        fresh = result.origin is Origin.FRESH
+        if result.reason.startswith(TIMEOUT):
+            self._late.observe(inf)
+        elif fresh and judge_age:
+            self._late.observe(age_s)
+        if fresh and self._repeated.observe(result.source_stamp_ns, fingerprint, moving):
+            self._fresh_once = True
+            self._see()
         self._origin.observe(result.origin)
         self._silence.observe(received_ns)
         if isinstance(result.payload, SceneAdvice):

@@ -1,10 +1,12 @@
-"""Late: results that were fresh when they came, but came after their budget."""
+"""Late: results that came after their budget, and answers given in place of an inference that missed it."""
 
 from __future__ import annotations
 
 
 class Late:
-    """Metric ``late_n``: consecutive fresh results older than the limit when received; unknown before the first.
+    """Metric ``late_n``: consecutive inferences that were late; unknown before the first.
+
+    Results that are due to missing frames do not count either way.
 
     Args:
         limit_s: the tier's budget plus what transport may take.
@@ -17,7 +19,7 @@ class Late:
         self._run: int | None = None
 
     def observe(self, age_s: float) -> None:
-        """Age of a fresh result at receipt; NaN counts as late."""
+        """Age of a fresh result at receipt, infinity for a missed deadline; NaN counts as late."""
         self._run = 0 if age_s <= self._limit_s else (self._run or 0) + 1
 
     def late_n(self, now_ns: int) -> float | None:
