@@ -26,7 +26,7 @@ _COLOURS = {
 def contact_sheet(config: ScenarioConfig, columns: int, rows: int, boxes: bool) -> np.ndarray:
     """(H, W, 3) uint8 BGR: ``columns * rows`` frames spread evenly over the drive, with their truth."""
     scenario = Scenario(config)
-    steps = max(1, int(round(config.duration_s / config.period_s / (columns * rows))))
+    steps = max(1, round(config.duration_s / config.period_s / (columns * rows)))
     tiles = []
     for _ in range(columns * rows):
         image = scenario.render()
@@ -45,7 +45,9 @@ def contact_sheet(config: ScenarioConfig, columns: int, rows: int, boxes: bool) 
         )
         for k, text in enumerate(lines):
             for colour, thickness in (((0, 0, 0), 3), ((255, 255, 255), 1)):
-                cv2.putText(image, text, (8, 20 + 20 * k), cv2.FONT_HERSHEY_SIMPLEX, 0.5, colour, thickness, cv2.LINE_AA)
+                cv2.putText(
+                    image, text, (8, 20 + 20 * k), cv2.FONT_HERSHEY_SIMPLEX, 0.5, colour, thickness, cv2.LINE_AA
+                )
         tiles.append(image)
         for _ in range(steps):
             scenario.step(config.period_s, None)

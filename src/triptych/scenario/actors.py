@@ -33,6 +33,26 @@ def idm(speed: float, wanted: float, gap: float, lead_speed: float, headway_s: f
     return IDM_ACCELERATION_MPS2 * (free - (star / max(gap, 0.1)) ** 2)
 
 
+STAND_OFF_M = 2.0
+"""Vehicles come to rest this far from what they stop for."""
+
+
+def halt(speed: float, gap: float, comfortable: float = 1.8) -> float:
+    """Greatest acceleration (m/s²) that still ends in front of something that stands, without creeping up to it.
+
+    Args:
+        gap: bumper to obstacle in metres.
+        comfortable: the deceleration to stop with when there is room.
+    """
+    room = gap - STAND_OFF_M
+    if room < 0.25:
+        return -4.0 if speed > 1.5 else -1.2
+    needed = speed * speed / (2.0 * room)
+    if needed >= 0.88 * comfortable:
+        return -1.04 * needed
+    return 0.8 * (math.sqrt(2.0 * comfortable * room) - speed)
+
+
 @dataclass(slots=True)
 class Actor:
     """Somebody or something that moves, or could.
@@ -95,9 +115,13 @@ def _pick(rng: np.random.Generator, items: tuple[m.Colour, ...]) -> m.Colour:
 def make_person(rng: np.random.Generator, hi_vis: bool = False) -> Person:
     """Random looks; few enough variants that meshes are shared."""
     return Person(
-        (1.62, 1.7, 1.78, 1.86, 1.25)[int(rng.integers(0, 5 if not hi_vis else 4))], int(rng.integers(0, 4)),
-        int(rng.integers(0, 4)), int(rng.integers(0, len(m.CLOTHES))), int(rng.integers(0, 6)),
-        bool(rng.random() < 0.3), hi_vis,
+        (1.62, 1.7, 1.78, 1.86, 1.25)[int(rng.integers(0, 5 if not hi_vis else 4))],
+        int(rng.integers(0, 4)),
+        int(rng.integers(0, 4)),
+        int(rng.integers(0, len(m.CLOTHES))),
+        int(rng.integers(0, 6)),
+        bool(rng.random() < 0.3),
+        hi_vis,
     )
 
 
@@ -127,7 +151,16 @@ def make_bicycle(rng: np.random.Generator, heading: int) -> Actor:
     """A cyclist at s = d = 0."""
     person, colour = make_person(rng), _pick(rng, m.CAR_COLOURS)
     actor = Actor(
-        "bicycle", DetectionClass.TWO_WHEELER, 0, 0, 0, heading, 1.7, 0.6, m.bicycle(person, colour, 0), person=person,
+        "bicycle",
+        DetectionClass.TWO_WHEELER,
+        0,
+        0,
+        0,
+        heading,
+        1.7,
+        0.6,
+        m.bicycle(person, colour, 0),
+        person=person,
         colour=colour,
     )
     actor.walked = float(rng.uniform(0, 5))

@@ -5,7 +5,7 @@ anything gets closer, faster or more: every rule's condition is monotone in its 
 
 | hazard | condition | advice |
 |---|---|---|
-| lead vehicle | gap < 80 m or time headway < 3 s | CAUTION |
+| lead vehicle | gap < 50 m or time headway < 2.5 s | CAUTION |
 | | time headway < 1.0 s (above 3 m/s) or time to collision < 5 s | SLOW_DOWN |
 | | time to collision < 3 s | PREPARE_TO_STOP |
 | | time to collision < 1.5 s, or gap < 3.5 m behind anything slower than 1 m/s | STOP |
@@ -91,7 +91,7 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(Hazard.LEAD_VEHICLE, Advice.CAUTION, lambda x: x.lead_gap_m < 80 or x.headway_s < 3),
+    Rule(Hazard.LEAD_VEHICLE, Advice.CAUTION, lambda x: x.lead_gap_m < 50 or x.headway_s < 2.5),
     Rule(
         Hazard.LEAD_VEHICLE,
         Advice.SLOW_DOWN,

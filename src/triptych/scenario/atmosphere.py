@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +44,7 @@ class Look:
 def make_look(weather: Weather, light: Light, seed: int, exposure: float) -> Look:
     """The look of a weather and a light; the seed varies haze and tint a little."""
     rng = np.random.Generator(np.random.PCG64([seed, 37, int(weather), int(light)]))
-    ambient = {
-        Light.DAY: (1.0, 1.0, 1.0), Light.DUSK: (0.60, 0.50, 0.50), Light.NIGHT: (0.20, 0.155, 0.14)
-    }[light]
+    ambient = {Light.DAY: (1.0, 1.0, 1.0), Light.DUSK: (0.60, 0.50, 0.50), Light.NIGHT: (0.20, 0.155, 0.14)}[light]
     fog = {Light.DAY: (222, 212, 202), Light.DUSK: (138, 132, 158), Light.NIGHT: (30, 24, 22)}[light]
     extinction, dim, sun, rain = 0.0015, 1.0, 0.34, 0.0
     if weather is Weather.RAIN:
@@ -64,7 +63,13 @@ def make_look(weather: Weather, light: Light, seed: int, exposure: float) -> Loo
     b, g, r = (float(a * t) for a, t in zip(ambient, tint, strict=True))
     scale = min(exposure, 1.1)
     return Look(
-        (b, g, r), extinction, (fog[0] * scale, fog[1] * scale, fog[2] * scale), beam, lights, rain, sun,
+        (b, g, r),
+        extinction,
+        (fog[0] * scale, fog[1] * scale, fog[2] * scale),
+        beam,
+        lights,
+        rain,
+        sun,
         {Light.DAY: 1.0, Light.DUSK: 1.7, Light.NIGHT: 3.0}[light],
     )
 
@@ -79,8 +84,14 @@ def blend(a: Look, b: Look, t: float) -> Look:
         return (mix(x[0], y[0]), mix(x[1], y[1]), mix(x[2], y[2]))
 
     return Look(
-        mix3(a.ambient, b.ambient), mix(a.extinction_per_m, b.extinction_per_m), mix3(a.fog, b.fog), mix(a.beam, b.beam),
-        mix(a.lights, b.lights), mix(a.rain, b.rain), mix(a.sun, b.sun), mix(a.noise, b.noise),
+        mix3(a.ambient, b.ambient),
+        mix(a.extinction_per_m, b.extinction_per_m),
+        mix3(a.fog, b.fog),
+        mix(a.beam, b.beam),
+        mix(a.lights, b.lights),
+        mix(a.rain, b.rain),
+        mix(a.sun, b.sun),
+        mix(a.noise, b.noise),
     )
 
 
@@ -110,10 +121,10 @@ def air_at(plan: Plan, s_m: float) -> Air:
     half = BLEND_M / 2
     around = plan.between(s_m - half, s_m + half)
     first, last = around[0], around[-1]
-    for a, b in zip(around, around[1:], strict=False):
+    for a, b in itertools.pairwise(around):
         if (a.weather, a.light) != (b.weather, b.light):
             t = (s_m - b.start_m + half) / BLEND_M
-            return Air(a.weather, a.light, b.weather, b.light, int(round(min(max(t, 0.0), 1.0) * _STEPS)))
+            return Air(a.weather, a.light, b.weather, b.light, round(min(max(t, 0.0), 1.0) * _STEPS))
     del last
     return Air(first.weather, first.light, first.weather, first.light, 0)
 
@@ -127,5 +138,5 @@ def beam(look: Look, x_m: npt.NDArray[np.float32], z_m: npt.NDArray[np.float32])
     """Light of the own head lights at a place relative to the camera (x right, z forward)."""
     z = np.maximum(z_m, 1.0)
     spread = 1.6 + 0.27 * z
-    side = np.exp(-((x_m - 0.02 * z) / spread) ** 2)
+    side = np.exp(-(((x_m - 0.02 * z) / spread) ** 2))
     return (np.float32(look.beam * 1.25) * side / (1.0 + (z / 34.0) ** 2)).astype(np.float32)

@@ -204,7 +204,7 @@ def random_config(seed: int, **overrides: Any) -> ScenarioConfig:
         "weather": weather,
         "light": light,
         "set_speed_mps": round(float(rng.uniform(*speed)), 2),
-        "traffic": round(float(rng.uniform(0.3, 1.6)), 2),
+        "traffic": round(float(rng.uniform(0.0, 1.6)), 2),
         "pedestrians": round(float(rng.uniform(0.4, 1.8)), 2),
         "two_wheelers": round(float(rng.uniform(0.4, 1.8)), 2),
         "lead_braking": round(float(rng.uniform(0.5, 2.0)), 2),
@@ -220,19 +220,19 @@ def random_config(seed: int, **overrides: Any) -> ScenarioConfig:
 
 
 def demo_config(seed: int = 1, **overrides: Any) -> ScenarioConfig:
-    """The drive of ``make demo``: 45 s from a highway by day through a works zone into a town at dusk, with a
+    """The drive of ``make demo``: 50 s from a highway by day through a works zone into a town at dusk, with a
     signalled crossing and pedestrians. The driver is attentive and nothing fails."""
     segments = (
-        Segment(Road.HIGHWAY, 240.0),
-        Segment(Road.WORKS, 130.0),
-        Segment(Road.RURAL, 130.0, weather=Weather.RAIN),
-        Segment(Road.URBAN, 90.0, light=Light.DUSK),
-        Segment(Road.CROSSING, 120.0, light=Light.DUSK),
-        Segment(Road.URBAN, 150.0, light=Light.NIGHT),
-        Segment(Road.CROSSING, 120.0, light=Light.NIGHT),
+        Segment(Road.HIGHWAY, 180.0),
+        Segment(Road.WORKS, 110.0),
+        Segment(Road.RURAL, 100.0, weather=Weather.RAIN),
+        Segment(Road.URBAN, 70.0, light=Light.DUSK),
+        Segment(Road.CROSSING, 80.0, light=Light.DUSK),
+        Segment(Road.URBAN, 90.0, light=Light.NIGHT),
+        Segment(Road.CROSSING, 90.0, light=Light.NIGHT),
         Segment(Road.RURAL, 400.0, light=Light.NIGHT),
     )
-    config = ScenarioConfig(seed=seed, duration_s=45.0, set_speed_mps=22.0, segments=segments, pedestrians=1.5)
+    config = ScenarioConfig(seed=seed, duration_s=50.0, set_speed_mps=22.0, segments=segments, pedestrians=1.5)
     return _replaced(config, overrides)
 
 
@@ -240,5 +240,7 @@ def _replaced(config: ScenarioConfig, overrides: dict[str, Any]) -> ScenarioConf
     known = {field.name for field in fields(config)}
     for name in overrides:
         if name not in known:
-            raise ConfigError("no such field of a scenario", field=name, remedy=f"use one of {', '.join(sorted(known))}")
+            raise ConfigError(
+                "no such field of a scenario", field=name, remedy=f"use one of {', '.join(sorted(known))}"
+            )
     return dataclasses.replace(config, **overrides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from triptych.scenario.actors import idm
+from triptych.scenario.actors import halt, idm
 
 EGO_LENGTH_M, EGO_WIDTH_M = 4.5, 1.85
 EGO_FRONT_M = 1.8
@@ -57,14 +57,16 @@ class Ego:
             limit: (speed limit, deceleration) of the motion constraint.
             target_d: where to be in the lane.
         """
-        command = idm(self.speed, wanted_mps, math.inf, 0.0, HEADWAY_S)
+        command = -1.0 if wanted_mps <= 0.05 else idm(self.speed, wanted_mps, math.inf, 0.0, HEADWAY_S)
         for gap, speed in obstacles:
+            if speed < 0.3:
+                command = min(command, halt(self.speed, gap))
+                continue
             command = min(command, idm(self.speed, max(wanted_mps, 0.1), gap, speed, HEADWAY_S))
-            # what the model does not promise: stop in time also when it starts late
-            room = max(gap - 1.5, 0.1)
+            # what the model does not promise: enough also when it starts late
             closing = self.speed - speed
             if closing > 0:
-                needed = closing * closing / (2 * room)
+                needed = closing * closing / (2 * max(gap - 1.5, 0.1))
                 if needed > 2.2:
                     command = min(command, -1.1 * needed)
         if limit is not None:

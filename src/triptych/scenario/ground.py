@@ -4,6 +4,7 @@ looked up per pixel with one remap per range and frame. Markings are anti-aliase
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triptych.contract import Road
+from triptych.scenario import atmosphere
+from triptych.scenario.atmosphere import Look
 from triptych.scenario.camera import Camera
 from triptych.scenario.road import HALF_LANE_M, JUNCTION_M, LANE_M, ZEBRA_M, Layout
 
@@ -72,13 +75,25 @@ def _recipe(layout: Layout, junction: bool) -> list[_Paint]:
     def road(d0: float, d1: float, colour: tuple[float, float, float] = asphalt, amount: float = 1.0) -> None:
         out.append(_Paint(d0, d1, colour, asphalt=amount))
 
-    def line(d: float, width: float, colour: tuple[float, float, float] = _WHITE, dash: tuple[float, float] | None = None) -> None:
+    def line(
+        d: float, width: float, colour: tuple[float, float, float] = _WHITE, dash: tuple[float, float] | None = None
+    ) -> None:
         out.append(_Paint(d - width / 2, d + width / 2, colour, asphalt=0.6, alpha=0.92, dash=dash))
 
     def tracks(centre: float) -> None:
         for x in (-0.78, 0.78):
-            out.append(_Paint(centre + x - 0.3, centre + x + 0.3, (base[0] * 0.86, base[1] * 0.86, base[2] * 0.86), asphalt=1.0, alpha=0.45))
-        out.append(_Paint(centre - 0.25, centre + 0.25, (base[0] * 0.9, base[1] * 0.9, base[2] * 0.9), asphalt=1.0, alpha=0.25))
+            out.append(
+                _Paint(
+                    centre + x - 0.3,
+                    centre + x + 0.3,
+                    (base[0] * 0.86, base[1] * 0.86, base[2] * 0.86),
+                    asphalt=1.0,
+                    alpha=0.45,
+                )
+            )
+        out.append(
+            _Paint(centre - 0.25, centre + 0.25, (base[0] * 0.9, base[1] * 0.9, base[2] * 0.9), asphalt=1.0, alpha=0.25)
+        )
 
     if highway:
         road(layout.far_edge, layout.median_to)
@@ -140,7 +155,9 @@ def _recipe(layout: Layout, junction: bool) -> list[_Paint]:
         walk_left, walk_right = layout.far_edge, 4.3
         # no lane markings on the zebra crossings
         for s0 in (lead, inner1):
-            out.append(_Paint(walk_left + 0.1, walk_right - 0.1, asphalt, asphalt=1.0, s0=s0 - 0.4, s1=s0 + ZEBRA_M + 0.4))
+            out.append(
+                _Paint(walk_left + 0.1, walk_right - 0.1, asphalt, asphalt=1.0, s0=s0 - 0.4, s1=s0 + ZEBRA_M + 0.4)
+            )
             d = walk_left + 0.5
             while d < walk_right - 0.6:
                 out.append(_Paint(d, d + 0.5, _WHITE, asphalt=0.7, alpha=0.93, s0=s0 + 0.2, s1=s0 + ZEBRA_M - 0.2))
@@ -205,9 +222,9 @@ def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
     for level in range(LEVELS):
         column_m = 0.025 * coarseness * 2**level
         half = 16.0 * 2**level
-        columns = int(round(2 * half / column_m))
+        columns = round(2 * half / column_m)
         row_m = _ROW_M[level] * (coarseness if level < 3 else 1.0)
-        rows = max(2, int(round(length / row_m)))
+        rows = max(2, round(length / row_m))
         row_m = length / rows
         base = np.zeros((rows, columns, 3), np.float32)
         amount = np.zeros((2, rows, columns), np.float32)
@@ -217,7 +234,7 @@ def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
             if p.dash is not None:
                 on, off = p.dash
                 along = np.zeros(rows, np.float32)
-                for k in range(int(round(length / (on + off)))):
+                for k in range(round(length / (on + off))):
                     along += _coverage(k * (on + off), k * (on + off) + on, 0.0, row_m, rows)
             elif p.s0 is not None and p.s1 is not None:
                 along = _coverage(p.s0, p.s1, 0.0, row_m, rows)
@@ -237,7 +254,7 @@ def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
             base[lines, cut] += cover[:, :, None] * (np.array(p.colour, np.float32) - base[lines, cut])
             for k, value in enumerate((p.asphalt, p.grass)):
                 amount[k, lines, cut] += cover * (value - amount[k, lines, cut])
-        size = (max(1, int(round(PERIOD_M / column_m))), max(2, int(round(PERIOD_M / row_m))))
+        size = (max(1, round(PERIOD_M / column_m)), max(2, round(PERIOD_M / row_m)))
         for k, (tile0, strength) in enumerate(((asphalt0, 8.0), (grass0, 15.0))):
             tile = cv2.resize(tile0, size, interpolation=cv2.INTER_AREA if level else cv2.INTER_LINEAR)
             repeats = (math.ceil(rows / tile.shape[0]), math.ceil(columns / tile.shape[1]))
@@ -262,51 +279,46 @@ class GroundPiece:
     periodic: bool
 
 
-class GroundPainter:
-    """Paints the ground below the horizon for one camera."""
+class _Grid:
+    """Rows of the picture below the horizon, sampled at every ``step``-th pixel in both directions."""
 
-    def __init__(self, camera: Camera) -> None:
-        self.camera = camera
-        self.coarseness = float(min(4.0, max(1.0, 1280.0 / camera.width_px)))
-        self.first_row = min(camera.height_px - 1, int(math.floor(camera.cy_px)) + 1)
-        rows = np.arange(self.first_row, camera.height_px)
-        drop = np.maximum(rows + 0.5 - camera.cy_px, 0.25)
-        self.z_m = (camera.fy_px * camera.height_m / drop).astype(np.float32)
+    def __init__(self, camera: Camera, coarseness: float, first: int, last: int, step: int) -> None:
+        self.first, self.last, self.step = first, last, step
+        rows = max(1, math.ceil((last - first) / step))
+        columns = max(1, math.ceil(camera.width_px / step))
+        # pixel centres the way cv2.resize maps them
+        v = first + (np.arange(rows) + 0.5) * ((last - first) / rows)
+        u = (np.arange(columns) + 0.5) * (camera.width_px / columns)
+        self.z_m = (camera.fy_px * camera.height_m / np.maximum(v - camera.cy_px, 0.25)).astype(np.float32)
         # one level finer than the pixel footprint asks for would shimmer, one coarser would blur
-        levels = np.clip(np.floor(np.log2(np.maximum(self.z_m, 1e-3) / 4.0)), 0, LEVELS - 1).astype(int)
-        self._levels = levels
-        column_m = 0.025 * self.coarseness * 2.0**levels
-        x = np.arange(camera.width_px) + 0.5 - camera.cx_px
-        self._scale = (self.z_m / camera.fx_px / column_m).astype(np.float32)
-        self._map_x0 = (x[None, :].astype(np.float32) * self._scale[:, None]).astype(np.float32)
+        self.levels = np.clip(np.floor(np.log2(np.maximum(self.z_m, 1e-3) / 4.0)), 0, LEVELS - 1).astype(int)
+        column_m = 0.025 * coarseness * 2.0**self.levels
+        x = (u - camera.cx_px).astype(np.float32)
+        self.x_m = (x[None, :] * (self.z_m / camera.fx_px)[:, None]).astype(np.float32)
+        self._map_x0 = (self.x_m / column_m[:, None]).astype(np.float32)
         self._map_x = np.empty_like(self._map_x0)
         self._map_y = np.empty_like(self._map_x0)
-        self.x_m = (x[None, :] * (self.z_m / camera.fx_px)[:, None]).astype(np.float32)
+        self.buffer = np.empty((rows, columns, 3), np.uint8)
+        self._lights: dict[Look, tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]] = {}
+        self.gain = np.empty_like(self.buffer)
+        self.lift = np.empty_like(self.buffer)
 
-    def paint(
+    def lookup(
         self,
-        out: npt.NDArray[np.uint8],
         pieces: list[GroundPiece],
         s_m: float,
         d_m: float,
         offset_m: npt.NDArray[np.float32],
+        out: npt.NDArray[np.uint8],
     ) -> None:
-        """Fill the rows of ``out`` below the horizon.
-
-        Args:
-            pieces: in order along the road, without gaps; the last one reaches to the horizon.
-            s_m, d_m: of the camera.
-            offset_m: how far the road has moved to the right at each row (curvature and heading).
-        """
-        z = self.z_m
-        s = s_m + z.astype(np.float64)
+        """Unlit ground into ``out`` (of the grid's own size)."""
+        s = s_m + self.z_m.astype(np.float64)
         starts = np.array([p.start_m for p in pieces])
         which = np.clip(np.searchsorted(starts, s, side="right") - 1, 0, len(pieces) - 1)
-        key = which * LEVELS + self._levels
-        breaks = np.flatnonzero(np.diff(key)) + 1
+        breaks = np.flatnonzero(np.diff(which * LEVELS + self.levels)) + 1
         first = 0
-        for last in [*breaks.tolist(), len(z)]:
-            piece, level = pieces[int(which[first])], int(self._levels[first])
+        for last in [*breaks.tolist(), len(s)]:
+            piece, level = pieces[int(which[first])], int(self.levels[first])
             texture = piece.texture
             column_m, row_m = texture.column_m[level], texture.row_m[level]
             shift = ((d_m - offset_m[first:last] - texture.d_min[level]) / column_m - 0.5).astype(np.float32)
@@ -316,7 +328,96 @@ class GroundPainter:
             np.add(self._map_x0[first:last], shift[:, None], out=map_x)
             map_y[:] = np.clip(along / row_m - 0.5, 0, None).astype(np.float32)[:, None]
             cv2.remap(
-                texture.images[level], map_x, map_y, cv2.INTER_LINEAR,
-                dst=out[self.first_row + first : self.first_row + last], borderMode=cv2.BORDER_REPLICATE,
+                texture.images[level],
+                map_x,
+                map_y,
+                cv2.INTER_LINEAR,
+                dst=out[first:last],
+                borderMode=cv2.BORDER_REPLICATE,
             )
             first = last
+
+    def light(self, before: Look, after: Look, progress: float) -> None:
+        """Prepare for an atmosphere between two looks; those are kept, so that a change along the road is cheap."""
+        gain, lift = self._of(before)
+        if progress > 0.0:
+            gain_after, lift_after = self._of(after)
+            cv2.addWeighted(gain, 1.0 - progress, gain_after, progress, 0.0, dst=self.gain)
+            cv2.addWeighted(lift, 1.0 - progress, lift_after, progress, 0.0, dst=self.lift)
+        else:
+            self.gain, self.lift = gain.copy(), lift.copy()
+
+    def _of(self, look: Look) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        if look in self._lights:
+            return self._lights[look]
+        clear = atmosphere.transmittance(look, self.z_m)[:, None]
+        ambient = np.array(look.ambient, np.float32) * (1.0 - 0.16 * look.rain)  # wet roads are darker
+        gain = np.empty(self.buffer.shape, np.float32)
+        gain[:] = ambient
+        if look.beam > 0:
+            gain += atmosphere.beam(look, self.x_m, np.broadcast_to(self.z_m[:, None], self.x_m.shape))[:, :, None]
+        gain *= clear[:, :, None]
+        lift = np.clip(np.array(look.fog, np.float32) * (1 - clear), 0, 255).astype(np.uint8)
+        self._lights[look] = (
+            np.clip(gain * _GAIN_ONE, 0, 255).astype(np.uint8),
+            np.ascontiguousarray(np.broadcast_to(lift[:, None, :], self.buffer.shape)),
+        )
+        return self._lights[look]
+
+
+_GAIN_ONE = 160.0
+"""Stored gain of factor 1, so that bytes reach to 1.6."""
+_NEAR_M = 16.0
+_HALF_FROM_PX = 800
+
+
+class GroundPainter:
+    """Paints the ground below the horizon for one camera.
+
+    In wide pictures the nearest 16 m, where textures are magnified several times anyway, are looked up at half the
+    resolution and enlarged: a third of the time, no visible difference.
+    """
+
+    def __init__(self, camera: Camera) -> None:
+        self.camera = camera
+        self.coarseness = float(min(4.0, max(1.0, 1280.0 / camera.width_px)))
+        self.first_row = min(camera.height_px - 1, math.floor(camera.cy_px) + 1)
+        near_row = math.ceil(camera.cy_px + camera.fy_px * camera.height_m / _NEAR_M)
+        height = camera.height_px
+        self._grids: list[_Grid]
+        if camera.width_px < _HALF_FROM_PX or near_row >= height - 1:
+            self._grids = [_Grid(camera, self.coarseness, self.first_row, height, 1)]
+        else:
+            self._grids = [
+                _Grid(camera, self.coarseness, self.first_row, near_row, 1),
+                _Grid(camera, self.coarseness, near_row, height, 2),
+            ]
+
+    def light(self, before: Look, after: Look, progress: float) -> None:
+        """Prepare for an atmosphere; needed before :meth:`paint` and whenever it changes."""
+        for grid in self._grids:
+            grid.light(before, after, progress)
+
+    def paint(
+        self,
+        out: npt.NDArray[np.uint8],
+        pieces: list[GroundPiece],
+        s_m: float,
+        d_m: float,
+        offset: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]],
+    ) -> None:
+        """Fill the rows of ``out`` below the horizon.
+
+        Args:
+            pieces: in order along the road, without gaps; the last one reaches to the horizon.
+            s_m, d_m: of the camera.
+            offset: how far the road has moved to the right at given distances (curvature and heading).
+        """
+        for grid in self._grids:
+            rows = out[grid.first : grid.last]
+            target = rows if grid.step == 1 else grid.buffer
+            grid.lookup(pieces, s_m, d_m, offset(grid.z_m), target)
+            cv2.multiply(target, grid.gain, dst=target, scale=1.0 / _GAIN_ONE)
+            cv2.add(target, grid.lift, dst=target)
+            if target is not rows:
+                cv2.resize(target, (rows.shape[1], rows.shape[0]), dst=rows, interpolation=cv2.INTER_LINEAR)

@@ -55,6 +55,8 @@ class Mesh:
     colours: npt.NDArray[np.float32]
     roles: npt.NDArray[np.uint8]
     unboxed: int
+    size_m: float
+    """The greater of height and width."""
 
 
 class Builder:
@@ -114,11 +116,15 @@ class Builder:
         for face in faces:
             self.add(quads[face], top if face == "t" and top is not None else colour, centre=centre, role=role)
 
-    def rear(self, x0: float, x1: float, y0: float, y1: float, z: float, colour: Colour, role: Role = Role.PLAIN) -> None:
+    def rear(
+        self, x0: float, x1: float, y0: float, y1: float, z: float, colour: Colour, role: Role = Role.PLAIN
+    ) -> None:
         """A rectangle seen from behind only."""
         self.add([(x0, y0, z), (x1, y0, z), (x1, y1, z), (x0, y1, z)], colour, centre=(0, y0, z + 1), role=role)
 
-    def front(self, x0: float, x1: float, y0: float, y1: float, z: float, colour: Colour, role: Role = Role.PLAIN) -> None:
+    def front(
+        self, x0: float, x1: float, y0: float, y1: float, z: float, colour: Colour, role: Role = Role.PLAIN
+    ) -> None:
         """A rectangle seen from the front only."""
         self.add([(x0, y0, z), (x1, y0, z), (x1, y1, z), (x0, y1, z)], colour, centre=(0, y0, z - 1), role=role)
 
@@ -128,12 +134,21 @@ class Builder:
         for sign in (-1.0, 1.0):
             self.add([(sign * x, y, z) for z, y in outline], colour, centre=(0.0, 0.5, 0.0), role=role)
 
-    def flat(self, points: Iterable[tuple[float, float]], colour: Colour, z: float = 0.0, role: Role = Role.PLAIN) -> None:
+    def flat(
+        self, points: Iterable[tuple[float, float]], colour: Colour, z: float = 0.0, role: Role = Role.PLAIN
+    ) -> None:
         """A polygon of (x, y) points facing the camera, seen from both sides."""
         self.add([(x, y, z) for x, y in points], colour, role=role)
 
     def disc(
-        self, x: float, y: float, radius: float, colour: Colour, z: float = 0.0, n: int = 12, role: Role = Role.PLAIN,
+        self,
+        x: float,
+        y: float,
+        radius: float,
+        colour: Colour,
+        z: float = 0.0,
+        n: int = 12,
+        role: Role = Role.PLAIN,
         squash: float = 1.0,
     ) -> None:
         """A round patch facing the camera."""
@@ -141,8 +156,14 @@ class Builder:
         self.flat([(x + radius * squash * math.cos(t), y + radius * math.sin(t)) for t in turns], colour, z, role)
 
     def bar(
-        self, a: tuple[float, float], b: tuple[float, float], width: float, colour: Colour, z: float = 0.0,
-        end_width: float | None = None, role: Role = Role.PLAIN,
+        self,
+        a: tuple[float, float],
+        b: tuple[float, float],
+        width: float,
+        colour: Colour,
+        z: float = 0.0,
+        end_width: float | None = None,
+        role: Role = Role.PLAIN,
     ) -> None:
         """A straight stroke from a to b facing the camera (limbs, poles, digits)."""
         (ax, ay), (bx, by) = a, b
@@ -150,8 +171,15 @@ class Builder:
         nx, ny = -(by - ay) / length / 2, (bx - ax) / length / 2
         w0, w1 = width, width if end_width is None else end_width
         self.flat(
-            [(ax + nx * w0, ay + ny * w0), (bx + nx * w1, by + ny * w1), (bx - nx * w1, by - ny * w1),
-             (ax - nx * w0, ay - ny * w0)], colour, z, role,
+            [
+                (ax + nx * w0, ay + ny * w0),
+                (bx + nx * w1, by + ny * w1),
+                (bx - nx * w1, by - ny * w1),
+                (ax - nx * w0, ay - ny * w0),
+            ],
+            colour,
+            z,
+            role,
         )
 
     def build(self) -> Mesh:
@@ -166,7 +194,8 @@ class Builder:
         unboxed = int(sum(len(p[0]) for p in polygons if p[3] is Role.SHADOW))
         for array in (vertices, starts, counts, normals, colours, roles):
             array.setflags(write=False)
-        return Mesh(vertices, starts, counts, normals, colours, roles, unboxed)
+        size = float(np.ptp(vertices[:, :2], axis=0).max())
+        return Mesh(vertices, starts, counts, normals, colours, roles, unboxed, size)
 
 
 def scaled(colour: Colour, factor: float) -> Colour:
@@ -182,8 +211,20 @@ LAMP_RED: Colour = (30, 24, 150)
 WHITE: Colour = (235, 238, 238)
 
 CAR_COLOURS: tuple[Colour, ...] = (
-    (225, 228, 228), (200, 204, 204), (165, 168, 170), (110, 112, 116), (60, 60, 62), (34, 32, 32), (40, 30, 150),
-    (30, 30, 110), (140, 70, 30), (95, 50, 22), (70, 90, 60), (60, 110, 160), (120, 150, 180), (150, 120, 60),
+    (225, 228, 228),
+    (200, 204, 204),
+    (165, 168, 170),
+    (110, 112, 116),
+    (60, 60, 62),
+    (34, 32, 32),
+    (40, 30, 150),
+    (30, 30, 110),
+    (140, 70, 30),
+    (95, 50, 22),
+    (70, 90, 60),
+    (60, 110, 160),
+    (120, 150, 180),
+    (150, 120, 60),
 )
 
 
@@ -192,7 +233,9 @@ def _wheels(b: Builder, half_width: float, axles: Sequence[float], radius: float
         turns = [2 * math.pi * k / 10 for k in range(10)]
         b.side([(z + radius * math.cos(t), radius + radius * math.sin(t)) for t in turns], half_width + 0.01, TYRE)
         b.side(
-            [(z + 0.6 * radius * math.cos(t), radius + 0.6 * radius * math.sin(t)) for t in turns], half_width + 0.02, RIM
+            [(z + 0.6 * radius * math.cos(t), radius + 0.6 * radius * math.sin(t)) for t in turns],
+            half_width + 0.02,
+            RIM,
         )
 
 
@@ -245,8 +288,17 @@ def car(shape: CarShape, colour: Colour, seed: int = 0) -> Mesh:
     rs = rear + shape.trunk  # foot of the rear window
     # body
     b.side(
-        [(rear + 0.06, sill), (rear, 0.55), (rear + 0.05, belt), (ws, belt), (front - 0.08, nose), (front, 0.5),
-         (front - 0.05, sill)], hw, colour,
+        [
+            (rear + 0.06, sill),
+            (rear, 0.55),
+            (rear + 0.05, belt),
+            (ws, belt),
+            (front - 0.08, nose),
+            (front, 0.5),
+            (front - 0.05, sill),
+        ],
+        hw,
+        colour,
     )
     b.side([(rear + 0.06, sill), (rear + 0.03, 0.42), (front - 0.03, 0.42), (front - 0.05, sill)], hw, dark)
     b.add([(-hw, belt, rear + 0.05), (hw, belt, rear + 0.05), (hw, belt, rs), (-hw, belt, rs)], light, centre=middle)
@@ -276,7 +328,9 @@ def car(shape: CarShape, colour: Colour, seed: int = 0) -> Mesh:
     b.add([(-tw, belt, ws), (tw, belt, ws), (rw, roof, r1), (-rw, roof, r1)], scaled(colour, 0.95), centre=cc)
     for sign in (-1, 1):
         b.add(
-            [(sign * tw, belt, rs), (sign * tw, belt, ws), (sign * rw, roof, r1), (sign * rw, roof, r0)], colour, centre=cc
+            [(sign * tw, belt, rs), (sign * tw, belt, ws), (sign * rw, roof, r1), (sign * rw, roof, r0)],
+            colour,
+            centre=cc,
         )
     b.add([(-rw, roof, r0), (rw, roof, r0), (rw, roof, r1), (-rw, roof, r1)], light, centre=cc)
 
@@ -302,7 +356,13 @@ def car(shape: CarShape, colour: Colour, seed: int = 0) -> Mesh:
 
 
 TRUCK_COLOURS: tuple[Colour, ...] = (
-    (220, 222, 222), (180, 190, 195), (150, 90, 40), (40, 60, 160), (90, 130, 60), (60, 160, 200), (110, 110, 112),
+    (220, 222, 222),
+    (180, 190, 195),
+    (150, 90, 40),
+    (40, 60, 160),
+    (90, 130, 60),
+    (60, 160, 200),
+    (110, 110, 112),
 )
 
 
@@ -377,8 +437,16 @@ def bus(colour: Colour, length: float = 11.0) -> Mesh:
 SKIN: tuple[Colour, ...] = ((150, 180, 225), (120, 150, 200), (80, 110, 160), (50, 70, 105))
 HAIR: tuple[Colour, ...] = ((24, 28, 34), (30, 45, 70), (60, 100, 140), (140, 140, 145))
 CLOTHES: tuple[Colour, ...] = (
-    (60, 50, 45), (120, 70, 40), (40, 40, 160), (60, 110, 60), (180, 175, 170), (90, 90, 95), (40, 130, 190),
-    (150, 60, 110), (30, 30, 34), (170, 140, 90),
+    (60, 50, 45),
+    (120, 70, 40),
+    (40, 40, 160),
+    (60, 110, 60),
+    (180, 175, 170),
+    (90, 90, 95),
+    (40, 130, 190),
+    (150, 60, 110),
+    (30, 30, 34),
+    (170, 140, 90),
 )
 HI_VIS: Colour = (30, 180, 255)
 
@@ -424,23 +492,63 @@ def pedestrian(person: Person, view: str, phase: int) -> Mesh:
             foot = (sign * (s - bend * 0.6), 0.045 * h + bend * 0.6)
             b.bar((0.0, hip + 0.02), knee, 0.105 * h, shade, end_width=0.085 * h)
             b.bar(knee, foot, 0.08 * h, shade, end_width=0.055 * h)
-            b.bar((foot[0] - sign * 0.02 * h, foot[1] - 0.02 * h), (foot[0] + sign * 0.09 * h, foot[1] - 0.025 * h), 0.045 * h, TRIM)
+            b.bar(
+                (foot[0] - sign * 0.02 * h, foot[1] - 0.02 * h),
+                (foot[0] + sign * 0.09 * h, foot[1] - 0.025 * h),
+                0.045 * h,
+                TRIM,
+            )
         b.bar((0.0, shoulder), (sign * stride * 0.55, hip + 0.02 * h), 0.06 * h, scaled(top, 0.75), end_width=0.045 * h)
         b.flat(
-            [(-0.085 * h, hip - 0.02 * h), (0.085 * h, hip - 0.02 * h), (0.10 * h, shoulder - 0.06 * h), (0.05 * h, shoulder + 0.03 * h),
-             (-0.05 * h, shoulder + 0.03 * h), (-0.09 * h, shoulder - 0.06 * h)], top,
+            [
+                (-0.085 * h, hip - 0.02 * h),
+                (0.085 * h, hip - 0.02 * h),
+                (0.10 * h, shoulder - 0.06 * h),
+                (0.05 * h, shoulder + 0.03 * h),
+                (-0.05 * h, shoulder + 0.03 * h),
+                (-0.09 * h, shoulder - 0.06 * h),
+            ],
+            top,
         )
-        b.bar((0.0, shoulder - 0.02 * h), (-sign * stride * 0.55, hip + 0.02 * h), 0.062 * h, scaled(top, 1.12), end_width=0.045 * h)
+        b.bar(
+            (0.0, shoulder - 0.02 * h),
+            (-sign * stride * 0.55, hip + 0.02 * h),
+            0.062 * h,
+            scaled(top, 1.12),
+            end_width=0.045 * h,
+        )
         b.disc(-sign * stride * 0.58, hip + 0.005 * h, 0.028 * h, skin, n=7)
         if person.bag:
-            b.flat([(-sign * 0.08 * h, 0.58 * h), (-sign * 0.19 * h, 0.6 * h), (-sign * 0.19 * h, 0.78 * h), (-sign * 0.08 * h, 0.8 * h)], (50, 60, 90))
+            b.flat(
+                [
+                    (-sign * 0.08 * h, 0.58 * h),
+                    (-sign * 0.19 * h, 0.6 * h),
+                    (-sign * 0.19 * h, 0.78 * h),
+                    (-sign * 0.08 * h, 0.8 * h),
+                ],
+                (50, 60, 90),
+            )
         b.disc(0.01 * sign * h, head, 0.072 * h, skin, squash=0.85)
-        b.flat([(sign * 0.03 * h, head + 0.075 * h), (-sign * 0.07 * h, head + 0.06 * h), (-sign * 0.075 * h, head - 0.03 * h), (-sign * 0.02 * h, head)], hair)
+        b.flat(
+            [
+                (sign * 0.03 * h, head + 0.075 * h),
+                (-sign * 0.07 * h, head + 0.06 * h),
+                (-sign * 0.075 * h, head - 0.03 * h),
+                (-sign * 0.02 * h, head),
+            ],
+            hair,
+        )
     else:
         for k, x in enumerate((-0.055 * h, 0.055 * h)):
             up = 0.06 * h * max(0.0, swing if k else -swing)
             foot = (x * 1.05, 0.04 * h + up)
-            b.bar((x, hip + 0.03 * h), (x, hip * 0.5 + up * 0.5), 0.105 * h, scaled(legs, 0.9 + 0.1 * k), end_width=0.085 * h)
+            b.bar(
+                (x, hip + 0.03 * h),
+                (x, hip * 0.5 + up * 0.5),
+                0.105 * h,
+                scaled(legs, 0.9 + 0.1 * k),
+                end_width=0.085 * h,
+            )
             b.bar((x, hip * 0.5 + up * 0.5), foot, 0.08 * h, scaled(legs, 0.85 + 0.1 * k), end_width=0.06 * h)
             b.bar((x - 0.035 * h, foot[1] - 0.018 * h), (x + 0.035 * h, foot[1] - 0.018 * h), 0.045 * h, TRIM)
         for k, x in enumerate((-1, 1)):
@@ -449,19 +557,44 @@ def pedestrian(person: Person, view: str, phase: int) -> Mesh:
             b.bar((x * 0.115 * h, shoulder - 0.01 * h), hand, 0.06 * h, scaled(top, 0.85), end_width=0.045 * h)
             b.disc(hand[0], hand[1] - 0.02 * h, 0.026 * h, skin, n=7)
         b.flat(
-            [(-0.095 * h, hip - 0.02 * h), (0.095 * h, hip - 0.02 * h), (0.125 * h, shoulder - 0.03 * h), (0.06 * h, shoulder + 0.03 * h),
-             (-0.06 * h, shoulder + 0.03 * h), (-0.125 * h, shoulder - 0.03 * h)], top,
+            [
+                (-0.095 * h, hip - 0.02 * h),
+                (0.095 * h, hip - 0.02 * h),
+                (0.125 * h, shoulder - 0.03 * h),
+                (0.06 * h, shoulder + 0.03 * h),
+                (-0.06 * h, shoulder + 0.03 * h),
+                (-0.125 * h, shoulder - 0.03 * h),
+            ],
+            top,
         )
         if person.bag and view == "back":
-            b.flat([(-0.09 * h, 0.58 * h), (0.09 * h, 0.58 * h), (0.08 * h, 0.8 * h), (-0.08 * h, 0.8 * h)], (50, 60, 90))
+            b.flat(
+                [(-0.09 * h, 0.58 * h), (0.09 * h, 0.58 * h), (0.08 * h, 0.8 * h), (-0.08 * h, 0.8 * h)], (50, 60, 90)
+            )
         b.bar((0.0, shoulder), (0.0, head), 0.05 * h, skin)
         b.disc(0.0, head, 0.072 * h, hair if view == "back" else skin, squash=0.82)
         if view == "front":
-            b.flat([(-0.06 * h, head + 0.02 * h), (-0.04 * h, head + 0.072 * h), (0.04 * h, head + 0.072 * h), (0.06 * h, head + 0.02 * h)], hair)
+            b.flat(
+                [
+                    (-0.06 * h, head + 0.02 * h),
+                    (-0.04 * h, head + 0.072 * h),
+                    (0.04 * h, head + 0.072 * h),
+                    (0.06 * h, head + 0.02 * h),
+                ],
+                hair,
+            )
     if person.hi_vis:
         b.bar((-0.09 * h, 0.62 * h), (0.09 * h, 0.62 * h), 0.03 * h, (225, 230, 230), role=Role.RETRO)
         b.bar((-0.1 * h, 0.70 * h), (0.1 * h, 0.70 * h), 0.03 * h, (225, 230, 230), role=Role.RETRO)
-        b.flat([(-0.075 * h, head + 0.02 * h), (-0.05 * h, head + 0.085 * h), (0.05 * h, head + 0.085 * h), (0.075 * h, head + 0.02 * h)], (30, 200, 240))
+        b.flat(
+            [
+                (-0.075 * h, head + 0.02 * h),
+                (-0.05 * h, head + 0.085 * h),
+                (0.05 * h, head + 0.085 * h),
+                (0.075 * h, head + 0.02 * h),
+            ],
+            (30, 200, 240),
+        )
     return b.build()
 
 
@@ -470,7 +603,8 @@ def _upright_wheel(b: Builder, z: float, radius: float, tread: float, spokes: bo
     b.add([(0.0, radius + radius * math.sin(t), z + radius * math.cos(t)) for t in turns], TYRE)
     inner = radius * (0.86 if spokes else 0.62)
     b.add(
-        [(0.0, radius + inner * math.sin(t), z + inner * math.cos(t)) for t in turns], (118, 116, 114) if spokes else RIM
+        [(0.0, radius + inner * math.sin(t), z + inner * math.cos(t)) for t in turns],
+        (118, 116, 114) if spokes else RIM,
     )
     b.flat([(-tread, 0.0), (tread, 0.0), (tread, 2 * radius), (-tread, 2 * radius)], TYRE, z)
 
@@ -484,19 +618,55 @@ def bicycle(person: Person, frame: Colour, phase: int) -> Mesh:
     turn = math.pi * phase / 2
     _upright_wheel(b, 0.52, 0.34, 0.03, True)
     b.bar((-0.28, 1.02), (0.28, 1.02), 0.05, TRIM, 0.38)
-    for a, c in (((-0.45, 0.34), (0.0, 0.34)), ((0.0, 0.34), (0.36, 0.86)), ((-0.18, 0.9), (0.36, 0.86)), ((-0.18, 0.95), (0.0, 0.34)), ((0.36, 1.0), (0.52, 0.34))):
-        b.add([(0.0, a[1] - 0.025, a[0]), (0.0, a[1] + 0.025, a[0]), (0.0, c[1] + 0.025, c[0]), (0.0, c[1] - 0.025, c[0])], frame)
+    for a, c in (
+        ((-0.45, 0.34), (0.0, 0.34)),
+        ((0.0, 0.34), (0.36, 0.86)),
+        ((-0.18, 0.9), (0.36, 0.86)),
+        ((-0.18, 0.95), (0.0, 0.34)),
+        ((0.36, 1.0), (0.52, 0.34)),
+    ):
+        b.add(
+            [
+                (0.0, a[1] - 0.025, a[0]),
+                (0.0, a[1] + 0.025, a[0]),
+                (0.0, c[1] + 0.025, c[0]),
+                (0.0, c[1] - 0.025, c[0]),
+            ],
+            frame,
+        )
     _upright_wheel(b, -0.52, 0.34, 0.03, True)
     for k, x in enumerate((-0.11, 0.11)):
         t = turn + k * math.pi
         pedal_y, pedal_z = 0.30 + 0.17 * math.sin(t), 0.17 * math.cos(t)
         knee_y, knee_z = (pedal_y + 0.98) / 2 + 0.05, 0.22
-        for (y0, z0), (y1, z1), w in (((0.98, -0.15), (knee_y, knee_z), 0.15), ((knee_y, knee_z), (pedal_y, pedal_z), 0.11)):
-            b.add([(x - w / 2, y0, z0), (x + w / 2, y0, z0), (x + w / 2.4, y1, z1), (x - w / 2.4, y1, z1)], scaled(legs, 0.9 + 0.1 * k))
-            b.add([(x, y0, z0 - w / 2), (x, y0, z0 + w / 2), (x, y1, z1 + w / 2.4), (x, y1, z1 - w / 2.4)], scaled(legs, 0.9 + 0.1 * k))
+        for (y0, z0), (y1, z1), w in (
+            ((0.98, -0.15), (knee_y, knee_z), 0.15),
+            ((knee_y, knee_z), (pedal_y, pedal_z), 0.11),
+        ):
+            b.add(
+                [(x - w / 2, y0, z0), (x + w / 2, y0, z0), (x + w / 2.4, y1, z1), (x - w / 2.4, y1, z1)],
+                scaled(legs, 0.9 + 0.1 * k),
+            )
+            b.add(
+                [(x, y0, z0 - w / 2), (x, y0, z0 + w / 2), (x, y1, z1 + w / 2.4), (x, y1, z1 - w / 2.4)],
+                scaled(legs, 0.9 + 0.1 * k),
+            )
     b.add([(-0.18, 1.48, 0.12), (0.18, 1.48, 0.12), (0.26, 1.04, 0.38), (-0.26, 1.04, 0.38)], scaled(top, 0.8))
-    b.add([(-0.16, 0.95, -0.2), (0.16, 0.95, -0.2), (0.22, 1.45, 0.1), (0.1, 1.54, 0.14), (-0.1, 1.54, 0.14), (-0.22, 1.45, 0.1)], top)
-    b.add([(0.0, 0.95, -0.3), (0.0, 0.95, -0.04), (0.0, 1.42, 0.24), (0.0, 1.54, 0.16), (0.0, 1.44, -0.02)], scaled(top, 1.1))
+    b.add(
+        [
+            (-0.16, 0.95, -0.2),
+            (0.16, 0.95, -0.2),
+            (0.22, 1.45, 0.1),
+            (0.1, 1.54, 0.14),
+            (-0.1, 1.54, 0.14),
+            (-0.22, 1.45, 0.1),
+        ],
+        top,
+    )
+    b.add(
+        [(0.0, 0.95, -0.3), (0.0, 0.95, -0.04), (0.0, 1.42, 0.24), (0.0, 1.54, 0.16), (0.0, 1.44, -0.02)],
+        scaled(top, 1.1),
+    )
     skin, hat = SKIN[person.skin], HAIR[person.hair] if person.bag else CLOTHES[(person.top + 3) % len(CLOTHES)]
     turns = [2 * math.pi * k / 10 for k in range(10)]
     b.add([(0.0, 1.66 + 0.125 * math.sin(t), 0.2 + 0.11 * math.cos(t)) for t in turns], skin)
@@ -518,18 +688,38 @@ def motorbike(person: Person, paint: Colour) -> Mesh:
     b.bar((-0.36, 1.02), (0.36, 1.02), 0.06, TRIM, 0.45)
     b.add([(-0.16, 0.8, 0.6), (0.16, 0.8, 0.6), (0.14, 1.18, 0.4), (-0.14, 1.18, 0.4)], paint)
     b.disc(0.0, 0.86, 0.1, (225, 225, 225), 0.62, role=Role.HEAD)
-    b.add([(0.0, 0.35, -0.4), (0.0, 0.35, 0.4), (0.0, 0.85, 0.55), (0.0, 0.9, 0.1), (0.0, 0.78, -0.8), (0.0, 0.62, -0.8)], paint)
+    b.add(
+        [(0.0, 0.35, -0.4), (0.0, 0.35, 0.4), (0.0, 0.85, 0.55), (0.0, 0.9, 0.1), (0.0, 0.78, -0.8), (0.0, 0.62, -0.8)],
+        paint,
+    )
     b.box((-0.16, 0.16), (0.32, 0.62), (-0.3, 0.35), (70, 70, 72))
     _upright_wheel(b, -0.68, 0.31, 0.09, False)
     b.box((-0.15, 0.15), (0.62, 0.82), (-0.85, 0.3), paint)
     b.flat([(-0.1, 0.42), (0.1, 0.42), (0.1, 0.56), (-0.1, 0.56)], (205, 215, 215), -0.87, Role.RETRO)
     b.flat([(-0.1, 0.66), (0.1, 0.66), (0.1, 0.76), (-0.1, 0.76)], LAMP_RED, -0.87, Role.BRAKE)
     for x in (-0.2, 0.2):
-        b.add([(x - 0.08, 0.85, -0.2), (x + 0.08, 0.85, -0.2), (x + 0.06, 0.42, 0.12), (x - 0.06, 0.42, 0.12)], CLOTHES[8])
-        b.add([(x, 0.78, -0.3), (x, 0.95, -0.2), (x, 0.82, 0.28), (x, 0.4, 0.1), (x, 0.36, 0.0), (x, 0.68, 0.1)], CLOTHES[8])
+        b.add(
+            [(x - 0.08, 0.85, -0.2), (x + 0.08, 0.85, -0.2), (x + 0.06, 0.42, 0.12), (x - 0.06, 0.42, 0.12)], CLOTHES[8]
+        )
+        b.add(
+            [(x, 0.78, -0.3), (x, 0.95, -0.2), (x, 0.82, 0.28), (x, 0.4, 0.1), (x, 0.36, 0.0), (x, 0.68, 0.1)],
+            CLOTHES[8],
+        )
     b.add([(-0.2, 1.36, 0.0), (0.2, 1.36, 0.0), (0.34, 1.02, 0.42), (-0.34, 1.02, 0.42)], scaled(top, 0.75))
-    b.add([(-0.2, 0.8, -0.3), (0.2, 0.8, -0.3), (0.26, 1.34, -0.05), (0.12, 1.44, 0.0), (-0.12, 1.44, 0.0), (-0.26, 1.34, -0.05)], top)
-    b.add([(0.0, 0.8, -0.4), (0.0, 0.8, -0.08), (0.0, 1.3, 0.18), (0.0, 1.44, 0.06), (0.0, 1.34, -0.16)], scaled(top, 1.1))
+    b.add(
+        [
+            (-0.2, 0.8, -0.3),
+            (0.2, 0.8, -0.3),
+            (0.26, 1.34, -0.05),
+            (0.12, 1.44, 0.0),
+            (-0.12, 1.44, 0.0),
+            (-0.26, 1.34, -0.05),
+        ],
+        top,
+    )
+    b.add(
+        [(0.0, 0.8, -0.4), (0.0, 0.8, -0.08), (0.0, 1.3, 0.18), (0.0, 1.44, 0.06), (0.0, 1.34, -0.16)], scaled(top, 1.1)
+    )
     turns = [2 * math.pi * k / 12 for k in range(12)]
     b.add([(0.0, 1.56 + 0.145 * math.sin(t), 0.1 + 0.15 * math.cos(t)) for t in turns], scaled(paint, 0.9))
     b.add([(0.135 * math.cos(t), 1.56 + 0.145 * math.sin(t), 0.1) for t in turns], scaled(paint, 0.9))
@@ -562,7 +752,13 @@ def tree(kind: int, seed: int, green: Colour) -> Mesh:
     def blob(x: float, y: float, rx: float, r: float, colour: Colour, n: int = 14) -> None:
         wobble = rng.uniform(0.86, 1.12, n)
         turns = [2 * math.pi * k / n for k in range(n)]
-        b.flat([(x + rx * wobble[k] * math.cos(t), max(0.02, y + r * wobble[k] * math.sin(t))) for k, t in enumerate(turns)], colour)
+        b.flat(
+            [
+                (x + rx * wobble[k] * math.cos(t), max(0.02, y + r * wobble[k] * math.sin(t)))
+                for k, t in enumerate(turns)
+            ],
+            colour,
+        )
 
     blob(cx, crown, w, ry, scaled(green, 0.62), 18)
     for k in range(7):
@@ -576,7 +772,13 @@ def tree(kind: int, seed: int, green: Colour) -> Mesh:
 
 
 BUILDING_COLOURS: tuple[Colour, ...] = (
-    (120, 140, 165), (150, 165, 180), (110, 120, 130), (90, 105, 150), (170, 180, 185), (130, 150, 160), (80, 90, 110),
+    (120, 140, 165),
+    (150, 165, 180),
+    (110, 120, 130),
+    (90, 105, 150),
+    (170, 180, 185),
+    (130, 150, 160),
+    (80, 90, 110),
     (140, 150, 145),
 )
 
@@ -597,12 +799,25 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
     b.box(x, (0.0, height), (-half, half), colour, faces="b" + ("l" if side > 0 else "r"))
     if rng.random() < 0.5 and floors < 5:  # pitched roof
         ridge, inner = height + 2.2, side * depth / 2
-        b.add([(0.0, height, -half), (0.0, height, half), (inner, ridge, half), (inner, ridge, -half)], (70, 75, 120), centre=(inner, 0, 0))
-        b.add([(0.0, height, -half), (side * depth, height, -half), (inner, ridge, -half)], scaled(colour, 0.9), centre=(inner, height, 0))
+        b.add(
+            [(0.0, height, -half), (0.0, height, half), (inner, ridge, half), (inner, ridge, -half)],
+            (70, 75, 120),
+            centre=(inner, 0, 0),
+        )
+        b.add(
+            [(0.0, height, -half), (side * depth, height, -half), (inner, ridge, -half)],
+            scaled(colour, 0.9),
+            centre=(inner, height, 0),
+        )
     face = -side * 0.02
 
     def pane(z0: float, z1: float, y0: float, y1: float, c: Colour, role: Role = Role.PLAIN) -> None:
-        b.add([(face, y0, z0), (face, y0, z1), (face, y1, z1), (face, y1, z0)], c, centre=(side, y0, (z0 + z1) / 2), role=role)
+        b.add(
+            [(face, y0, z0), (face, y0, z1), (face, y1, z1), (face, y1, z0)],
+            c,
+            centre=(side, y0, (z0 + z1) / 2),
+            role=role,
+        )
 
     pane(-half, half, 0.0, 0.5, scaled(colour, 0.6))
     shop = rng.random() < 0.5
@@ -616,23 +831,54 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
         for k in range(n):
             z0 = -half + step * k + step * 0.28
             lit = rng.random() < 0.35
-            pane(z0, z0 + step * 0.48, y0, y0 + 1.55, scaled(GLASS, float(rng.uniform(0.9, 1.6))), Role.WINDOW if lit else Role.PLAIN)
+            pane(
+                z0,
+                z0 + step * 0.48,
+                y0,
+                y0 + 1.55,
+                scaled(GLASS, float(rng.uniform(0.9, 1.6))),
+                Role.WINDOW if lit else Role.PLAIN,
+            )
     rear_n = 3
     for floor in range(floors):
         y0 = 1.1 if floor == 0 else ground + storey * (floor - 1) + 0.7
         for k in range(rear_n):
             x0 = side * (1.2 + k * 3.6)
             x1 = side * (2.6 + k * 3.6)
-            b.add([(x0, y0, -half - 0.02), (x1, y0, -half - 0.02), (x1, y0 + 1.5, -half - 0.02), (x0, y0 + 1.5, -half - 0.02)], scaled(GLASS, 1.2), centre=(side, 0, 0))
+            b.add(
+                [
+                    (x0, y0, -half - 0.02),
+                    (x1, y0, -half - 0.02),
+                    (x1, y0 + 1.5, -half - 0.02),
+                    (x0, y0 + 1.5, -half - 0.02),
+                ],
+                scaled(GLASS, 1.2),
+                centre=(side, 0, 0),
+            )
     return b.build()
 
 
 _STROKES = {  # seven-segment strokes in a 1 x 2 cell: a..g
-    "a": ((0, 2), (1, 2)), "b": ((1, 2), (1, 1)), "c": ((1, 1), (1, 0)), "d": ((0, 0), (1, 0)), "e": ((0, 1), (0, 0)),
-    "f": ((0, 2), (0, 1)), "g": ((0, 1), (1, 1)),
+    "a": ((0, 2), (1, 2)),
+    "b": ((1, 2), (1, 1)),
+    "c": ((1, 1), (1, 0)),
+    "d": ((0, 0), (1, 0)),
+    "e": ((0, 1), (0, 0)),
+    "f": ((0, 2), (0, 1)),
+    "g": ((0, 1), (1, 1)),
 }
-_DIGITS = {"0": "abcdef", "1": "bc", "2": "abged", "3": "abgcd", "4": "fgbc", "5": "afgcd", "6": "afgcde", "7": "abc",
-           "8": "abcdefg", "9": "abcdfg"}
+_DIGITS = {
+    "0": "abcdef",
+    "1": "bc",
+    "2": "abged",
+    "3": "abgcd",
+    "4": "fgbc",
+    "5": "afgcd",
+    "6": "afgcde",
+    "7": "abc",
+    "8": "abcdefg",
+    "9": "abcdfg",
+}
 
 
 def _number(b: Builder, text: str, x: float, y: float, size: float, colour: Colour, z: float) -> None:
@@ -640,7 +886,13 @@ def _number(b: Builder, text: str, x: float, y: float, size: float, colour: Colo
         x0 = x + (k - len(text) / 2) * size * 0.95 + size * 0.16
         for stroke in _DIGITS[digit]:
             (ax, ay), (bx, by) = _STROKES[stroke]
-            b.bar((x0 + ax * size * 0.6, y + (ay - 1) * size * 0.62), (x0 + bx * size * 0.6, y + (by - 1) * size * 0.62), size * 0.2, colour, z)
+            b.bar(
+                (x0 + ax * size * 0.6, y + (ay - 1) * size * 0.62),
+                (x0 + bx * size * 0.6, y + (by - 1) * size * 0.62),
+                size * 0.2,
+                colour,
+                z,
+            )
 
 
 @lru_cache(maxsize=64)
@@ -731,18 +983,20 @@ def post(height: float, width: float, colour: Colour, arm: float = 0.0) -> Mesh:
 def lamp_head(arm: float) -> Mesh:
     """The luminaire at the end of a street lamp's arm, origin at the foot of its post."""
     b = Builder()
-    b.flat([(arm - 0.35, 7.9), (arm + 0.35, 7.9), (arm + 0.3, 8.05), (arm - 0.3, 8.05)], (150, 200, 225), role=Role.HEAD)
+    b.flat(
+        [(arm - 0.35, 7.9), (arm + 0.35, 7.9), (arm + 0.3, 8.05), (arm - 0.3, 8.05)], (150, 200, 225), role=Role.HEAD
+    )
     return b.build()
 
 
 @lru_cache(maxsize=8)
 def traffic_light(facing: bool) -> Mesh:
-    """The housing with three lamps, lower edge at y = 0, 0.95 m high."""
+    """The housing with three lamps, lower edge at y = 0, 1.1 m high."""
     b = Builder()
-    b.box((-0.17, 0.17), (0.0, 0.95), (0.0, 0.22), (36, 38, 36), faces="rlb")
+    b.box((-0.2, 0.2), (0.0, 1.1), (0.0, 0.24), (36, 38, 36), faces="rlb")
     if facing:
-        for y, role in ((0.78, Role.RED), (0.475, Role.YELLOW), (0.17, Role.GREEN)):
-            b.disc(0, y, 0.115, (40, 40, 40), -0.01, role=role)
+        for y, role in ((0.9, Role.RED), (0.55, Role.YELLOW), (0.2, Role.GREEN)):
+            b.disc(0, y, 0.135, (40, 40, 40), -0.01, role=role)
     return b.build()
 
 
@@ -779,7 +1033,11 @@ def works_barrier(width: float) -> Mesh:
         n = int(width / 0.5)
         for k in range(n):
             x = -width / 2 + k * width / n
-            b.flat([(x, y), (x + width / n / 2, y), (x + width / n / 2, y + 0.2), (x, y + 0.2)], (35, 35, 205), role=Role.RETRO)
+            b.flat(
+                [(x, y), (x + width / n / 2, y), (x + width / n / 2, y + 0.2), (x, y + 0.2)],
+                (35, 35, 205),
+                role=Role.RETRO,
+            )
     return b.build()
 
 

@@ -12,14 +12,23 @@ from triptych.scenario.actors import Actor, make_pedestrian, make_vehicle
 from triptych.scenario.config import ScenarioConfig
 from triptych.scenario.mesh import Mesh
 from triptych.scenario.road import JUNCTION_M, ZEBRA_M, Stretch
+from triptych.scenario.signals import Aspect
 
 # painting order: everything of a lower bucket is behind everything of a higher one, by depth within a bucket
 BACKDROP, BEYOND, RAIL, ROADSIDE = range(4)
 
 
-@dataclass(slots=True)
-class Prop:
-    """Something that does not move. ``cos``, ``sin``: of its heading (1, 0 along the road)."""
+@dataclass(slots=True, eq=False)
+class Instance:
+    """A mesh at a place, and what it is.
+
+    Attributes:
+        y: height of the mesh's origin above the road.
+        cos, sin: of the heading: 1, 0 along the road; 0, 1 across it to the right.
+        class_id: what the detector should call it; None if nothing.
+        brakes, hazard: lights of a vehicle.
+        aspect: of a traffic light.
+    """
 
     mesh: Mesh
     s: float
@@ -27,9 +36,12 @@ class Prop:
     y: float = 0.0
     cos: float = 1.0
     sin: float = 0.0
+    bucket: int = ROADSIDE
     class_id: DetectionClass | None = None
     kind: str = ""
-    bucket: int = ROADSIDE
+    brakes: bool = False
+    hazard: bool = False
+    aspect: Aspect | None = None
 
 
 @dataclass(slots=True)
@@ -37,7 +49,7 @@ class Furnished:
     """A stretch with its props, and the actors that belong to it: parked cars, workers."""
 
     stretch: Stretch
-    props: list[Prop] = field(default_factory=list)
+    props: list[Instance] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
 
 
@@ -54,7 +66,9 @@ class _Stage:
         self.out = Furnished(stretch)
         self.start, self.end = stretch.start_m, stretch.end_m
         self.junction = (
-            (stretch.junction_m - 4.0, stretch.junction_m + JUNCTION_M + 4.0) if stretch.junction_m is not None else None
+            (stretch.junction_m - 4.0, stretch.junction_m + JUNCTION_M + 4.0)
+            if stretch.junction_m is not None
+            else None
         )
         self.green = GREENS[int(self.rng.integers(0, len(GREENS)))]
 
@@ -66,12 +80,10 @@ class _Stage:
         """Places along the stretch about ``every`` metres apart."""
         n = int((self.end - self.start) / every)
         step = (self.end - self.start) / max(n, 1)
-        return [
-            self.start + (k + 0.5) * step + float(self.rng.uniform(-jitter, jitter)) * step for k in range(n)
-        ]
+        return [self.start + (k + 0.5) * step + float(self.rng.uniform(-jitter, jitter)) * step for k in range(n)]
 
     def add(self, mesh: Mesh, s: float, d: float, **more: object) -> None:
-        self.out.props.append(Prop(mesh, s, d, **more))  # type: ignore[arg-type]
+        self.out.props.append(Instance(mesh, s, d, **more))  # type: ignore[arg-type]
 
     def tree(self, s: float, d: float, bucket: int, kind: int | None = None) -> None:
         kind = int(self.rng.choice(3, p=[0.6, 0.2, 0.2])) if kind is None else kind
@@ -79,10 +91,23 @@ class _Stage:
 
     def sign(self, kind: str, s: float, d: float, height: float = 2.2, bucket: int = ROADSIDE) -> None:
         self.add(m.post(height, 0.08, METAL), s, d, bucket=bucket)
-        self.add(m.sign_face(kind), s - 0.05, d, y=height + 0.15, class_id=DetectionClass.SIGN, kind=kind, bucket=bucket)
+        self.add(
+            m.sign_face(kind), s - 0.05, d, y=height + 0.15, class_id=DetectionClass.SIGN, kind=kind, bucket=bucket
+        )
 
-    def strip(self, d: float, length: float, low: float, high: float, colour: m.Colour, thickness: float, posts: bool,
-              bucket: int, from_m: float | None = None, to_m: float | None = None) -> None:
+    def strip(
+        self,
+        d: float,
+        length: float,
+        low: float,
+        high: float,
+        colour: m.Colour,
+        thickness: float,
+        posts: bool,
+        bucket: int,
+        from_m: float | None = None,
+        to_m: float | None = None,
+    ) -> None:
         mesh = m.strip(length, low, high, colour, thickness, posts)
         s = (self.start if from_m is None else from_m) + length / 2
         end = (self.end if to_m is None else to_m) - length / 2
@@ -99,7 +124,18 @@ def _highway(g: _Stage) -> None:
     inner = g.start + (0.0 if g.stretch.index == 0 else 36.0)
     g.strip(rail_d, 8.0, 0.45, 0.8, (165, 165, 162), 0.1, True, RAIL)
     if layout.median == "barrier":
-        g.strip((layout.median_from + layout.median_to) / 2, 8.0, 0.0, 0.95, (158, 162, 164), 0.5, False, RAIL, inner, g.end - 20)
+        g.strip(
+            (layout.median_from + layout.median_to) / 2,
+            8.0,
+            0.0,
+            0.95,
+            (158, 162, 164),
+            0.5,
+            False,
+            RAIL,
+            inner,
+            g.end - 20,
+        )
     else:
         for d in (layout.median_from - 0.9, layout.median_to + 0.9):
             g.strip(d, 8.0, 0.45, 0.8, (165, 165, 162), 0.1, True, RAIL, inner, g.end - 20)
@@ -111,7 +147,11 @@ def _highway(g: _Stage) -> None:
         g.strip(rail_d + 2.5, 12.0, 0.0, 3.2, (110, 130, 120), 0.2, False, BEYOND)
     for s in g.along(9):
         side = rng.random() < 0.55
-        d = float(rng.uniform(rail_d + 4, rail_d + 34)) if side else float(rng.uniform(layout.far_edge - 34, layout.far_edge - 4))
+        d = (
+            float(rng.uniform(rail_d + 4, rail_d + 34))
+            if side
+            else float(rng.uniform(layout.far_edge - 34, layout.far_edge - 4))
+        )
         if side and wall and d < rail_d + 4:
             continue
         g.tree(s, d, BACKDROP if abs(d) > 22 else BEYOND)
@@ -125,11 +165,26 @@ def _highway(g: _Stage) -> None:
             for d in (layout.left_edge - 0.9, rail_d + 0.5):
                 g.add(m.post(7.9, 0.35, METAL), s, d)
             g.add(m.strip(0.4, 0.0, 0.4, METAL, 2 * (rail_d + 0.5 - centre), False), s, centre, y=7.4)
-            g.add(m.gantry_face(colour, min(lanes, 2)), s - 0.3, centre, y=5.6, class_id=DetectionClass.SIGN, kind="direction")
+            g.add(
+                m.gantry_face(colour, min(lanes, 2)),
+                s - 0.3,
+                centre,
+                y=5.6,
+                class_id=DetectionClass.SIGN,
+                kind="direction",
+            )
         else:
             for d in (rail_d + 1.2, rail_d + 4.2):
                 g.add(m.post(4.2, 0.16, METAL), s, d, bucket=BEYOND)
-            g.add(m.gantry_face(colour, 1), s - 0.1, rail_d + 2.7, y=1.9, class_id=DetectionClass.SIGN, kind="direction", bucket=BEYOND)
+            g.add(
+                m.gantry_face(colour, 1),
+                s - 0.1,
+                rail_d + 2.7,
+                y=1.9,
+                class_id=DetectionClass.SIGN,
+                kind="direction",
+                bucket=BEYOND,
+            )
     if g.end - g.start > 300 and rng.random() < 0.5:
         s = float(rng.uniform(g.start + 100, g.end - 60))
         centre = (layout.far_edge + rail_d) / 2
@@ -145,7 +200,10 @@ def _bridge(half_width: float) -> Mesh:
     b = m.Builder()
     b.box((-half_width, half_width), (5.3, 6.6), (-4.5, 4.5), (140, 143, 146), faces="b")
     b.flat([(-half_width, 6.6), (half_width, 6.6), (half_width, 7.6), (-half_width, 7.6)], (120, 122, 118), -4.6)
-    b.add([(-half_width, 5.3, -4.5), (half_width, 5.3, -4.5), (half_width, 5.3, 4.5), (-half_width, 5.3, 4.5)], (62, 62, 64))
+    b.add(
+        [(-half_width, 5.3, -4.5), (half_width, 5.3, -4.5), (half_width, 5.3, 4.5), (-half_width, 5.3, 4.5)],
+        (62, 62, 64),
+    )
     b.box((-half_width, half_width), (5.3, 5.75), (-4.55, -4.5), (105, 108, 110), faces="b")
     return b.build()
 
@@ -192,11 +250,20 @@ def _urban(g: _Stage) -> None:
             if g.clear(middle, length / 2 + 1.0) and s + length <= g.end + 4:
                 if park or rng.random() < 0.12:
                     for _ in range(3):
-                        g.tree(middle + float(rng.uniform(-length / 2, length / 2)), front * 1.0 + side * float(rng.uniform(1, 9)), BACKDROP)
+                        g.tree(
+                            middle + float(rng.uniform(-length / 2, length / 2)),
+                            front * 1.0 + side * float(rng.uniform(1, 9)),
+                            BACKDROP,
+                        )
                 else:
                     colour = m.BUILDING_COLOURS[int(rng.integers(0, len(m.BUILDING_COLOURS)))]
                     floors = int(rng.integers(2, 6))
-                    g.add(m.building(side, length, floors, colour, int(rng.integers(0, 6))), middle, front + side * float(rng.uniform(0, 0.8)), bucket=BACKDROP)
+                    g.add(
+                        m.building(side, length, floors, colour, int(rng.integers(0, 6))),
+                        middle,
+                        front + side * float(rng.uniform(0, 0.8)),
+                        bucket=BACKDROP,
+                    )
             s += length + float(rng.choice([0.0, 0.0, 1.5, 5.0]))
     for k, s in enumerate(g.along(26, 0.1)):
         if not g.clear(s, 2.0):
@@ -244,7 +311,14 @@ def _junction(g: _Stage) -> None:
             g.add(m.traffic_light(True), s - 0.2, d + arm, y=5.1, class_id=DetectionClass.TRAFFIC_LIGHT, kind="signal")
     left = g.layout.far_edge - 0.5
     g.add(m.post(3.4, 0.18, (70, 72, 72)), start + JUNCTION_M + 1.2, left)
-    g.add(m.traffic_light(False), start + JUNCTION_M + 1.2, left, y=2.4, class_id=DetectionClass.TRAFFIC_LIGHT, kind="signal back")
+    g.add(
+        m.traffic_light(False),
+        start + JUNCTION_M + 1.2,
+        left,
+        y=2.4,
+        class_id=DetectionClass.TRAFFIC_LIGHT,
+        kind="signal back",
+    )
 
 
 def _works(g: _Stage) -> None:
@@ -279,7 +353,11 @@ def _works(g: _Stage) -> None:
         elif what in (1, 2):
             for _ in range(int(rng.integers(1, 3))):
                 worker = make_pedestrian(rng, hi_vis=True)
-                worker.s, worker.d, worker.state = s + float(rng.uniform(0, 3)), edge + float(rng.uniform(1.7, 4.0)), "worker"
+                worker.s, worker.d, worker.state = (
+                    s + float(rng.uniform(0, 3)),
+                    edge + float(rng.uniform(1.7, 4.0)),
+                    "worker",
+                )
                 worker.heading = 1 if rng.random() < 0.5 else -1
                 g.out.actors.append(worker)
         else:

@@ -9,13 +9,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from triptych.contract import DetectionClass, Light, Road, Weather
+from triptych.contract import Light, Road, Weather
 from triptych.scenario import atmosphere, sky
 from triptych.scenario.atmosphere import Air, Look
 from triptych.scenario.camera import NEAR_M, Camera
 from triptych.scenario.config import ScenarioConfig
 from triptych.scenario.ground import JUNCTION_LEAD_M, GroundPainter, GroundPiece, Texture, make_texture
-from triptych.scenario.mesh import Mesh, Role
+from triptych.scenario.mesh import Role
+from triptych.scenario.props import Instance
 from triptych.scenario.road import JUNCTION_M, Plan
 from triptych.scenario.signals import Aspect
 
@@ -23,24 +24,6 @@ VIEW_M = 280.0
 """Nothing beyond this is drawn."""
 _SHIFT = 3
 _ONE = float(1 << _SHIFT)
-
-
-@dataclass(slots=True)
-class Instance:
-    """Something to draw: a mesh at a place, and what it is."""
-
-    mesh: Mesh
-    s: float
-    d: float
-    y: float
-    cos: float
-    sin: float
-    bucket: int
-    class_id: DetectionClass | None = None
-    kind: str = ""
-    brakes: bool = False
-    hazard: bool = False
-    aspect: Aspect | None = None
 
 
 @dataclass(slots=True)
@@ -77,10 +60,8 @@ class Renderer:
         self._panoramas: dict[tuple[Weather, Light], npt.NDArray[np.uint8]] = {}
         self._air: Air | None = None
         self._look = self.look_of(config.weather, config.light)
-        self._gain: npt.NDArray[np.uint8] | None = None
-        self._lift: npt.NDArray[np.uint8] | None = None
-        self._overlay_key: tuple[float, float] | None = None
-        self._overlays: list[npt.NDArray[np.uint8]] = []
+        self._lit = False
+        self._overlays: dict[tuple[int, bool], list[npt.NDArray[np.uint8]]] = {}
         self._glow_sprites: dict[int, npt.NDArray[np.float32]] = {}
         self._curve_z = np.arange(-20.0, 420.0, 4.0)
 
@@ -94,6 +75,9 @@ class Renderer:
             if stretch.junction_m is not None:
                 self._texture(stretch.layout, True)
             self._panorama(stretch.weather, stretch.light)
+            self._sheets(stretch.weather, stretch.light)
+            look = self.look_of(stretch.weather, stretch.light)
+            self.ground.light(look, look, 0.0)
             if stretch.end_m > 20_000:
                 break
             s = stretch.end_m + 0.1
@@ -114,7 +98,7 @@ class Renderer:
             a = self.look_of(air.weather, air.light)
             b = self.look_of(air.next_weather, air.next_light)
             self._look = atmosphere.blend(a, b, air.progress) if air.step else a
-            self._gain = None
+            self._lit = False
         return self._look
 
     def _texture(self, layout: object, junction: bool) -> Texture:
@@ -127,25 +111,16 @@ class Renderer:
         key = (weather, light)
         if key not in self._panoramas:
             self._panoramas[key] = sky.make_panorama(
-                self.camera.width_px, self.ground.first_row, round(self.camera.fx_px, 1), weather, light, self._base,
-                int(self.config.seed), self.config.exposure,
+                self.camera.width_px,
+                self.ground.first_row,
+                round(self.camera.fx_px, 1),
+                weather,
+                light,
+                self._base,
+                int(self.config.seed),
+                self.config.exposure,
             )
         return self._panoramas[key]
-
-    def _light_ground(self, look: Look) -> None:
-        z = self.ground.z_m
-        clear = atmosphere.transmittance(look, z)[:, None]
-        ambient = np.array(look.ambient, np.float32) * (0.84 if look.rain > 0.5 else 1.0)
-        gain = np.empty((*self.ground.x_m.shape, 3), np.float32)
-        gain[:] = ambient
-        if look.beam > 0:
-            gain += atmosphere.beam(look, self.ground.x_m, np.repeat(z[:, None], gain.shape[1], 1))[:, :, None]
-        gain *= clear[:, :, None]
-        self._gain = np.clip(gain * 160.0, 0, 255).astype(np.uint8)
-        lift = np.array(look.fog, np.float32)[None, None, :] * (1 - clear)[:, :, None]
-        self._lift = np.ascontiguousarray(
-            np.broadcast_to(np.clip(lift, 0, 255).astype(np.uint8), (len(z), self.camera.width_px, 3))
-        )
 
     # ---- composing
 
@@ -154,7 +129,7 @@ class Renderer:
         step = self._curve_z[1] - self._curve_z[0]
         kappa = plan.curvature(s_m + self._curve_z)
         heading = np.cumsum(kappa) * step
-        zero = int(round(-self._curve_z[0] / step))
+        zero = round(-self._curve_z[0] / step)
         heading -= heading[zero]
         offset = np.cumsum(heading) * step
         return np.asarray(offset - offset[zero])
@@ -173,8 +148,15 @@ class Renderer:
         camera = self.camera
         blink = (time_s * 1.5) % 1.0 < 0.5
         farthest = min(VIEW_M, 3.6 / look.extinction_per_m)
-        chosen = [i for i in instances if -12.0 < i.s - s_m < farthest]
-        chosen.sort(key=lambda i: (i.bucket, -(i.s - s_m)))
+        # scenery less than two pixels and a half high is left out
+        reach = camera.fx_px / 2.5
+        ahead = s_m + 1.0
+        chosen = [
+            i
+            for i in instances
+            if -12.0 < i.s - s_m < farthest and (i.class_id is not None or i.mesh.size_m * reach > i.s - ahead)
+        ]
+        chosen.sort(key=lambda i: (i.bucket, -i.s))
         n_vertices = np.array([i.mesh.vertices.shape[0] for i in chosen], np.int64)
         n_polygons = np.array([i.mesh.starts.shape[0] for i in chosen], np.int64)
         first_vertex = np.concatenate([[0], np.cumsum(n_vertices)]).astype(np.int64)
@@ -207,22 +189,46 @@ class Renderer:
         seen = (
             (two_sided | (facing < 0))
             & (np.maximum.reduceat(z, starts) > NEAR_M + 0.2)
-            & (high[:, 0] > 0) & (low[:, 0] < camera.width_px) & (high[:, 1] > 0) & (low[:, 1] < camera.height_px)
-            & (size.max(axis=1) > 0.5) & (size.min(axis=1) > 0.12)
+            & (high[:, 0] > 0)
+            & (low[:, 0] < camera.width_px)
+            & (high[:, 1] > 0)
+            & (low[:, 1] < camera.height_px)
+            & (size[:, 0] * size[:, 1] > 0.7)
+            & (size.min(axis=1) > 0.15)
         )
         keep = np.flatnonzero(seen)
         starts, counts, polygon_instance = starts[keep], counts[keep], polygon_instance[keep]
-        colours, glows = self._light(chosen, keep, polygon_instance, nx, ny, nz, two_sided, x0, z0, look, blink, low, high)
+        colours, glows = self._light(
+            chosen, keep, polygon_instance, nx, ny, nz, two_sided, x0, z0, look, blink, low, high
+        )
         return Drawing(
-            chosen, points, z, first_vertex, starts.tolist(), (starts + counts).tolist(), polygon_instance, colours,
-            glows, look,
+            chosen,
+            points,
+            z,
+            first_vertex,
+            starts.tolist(),
+            (starts + counts).tolist(),
+            polygon_instance,
+            colours,
+            glows,
+            look,
         )
 
     def _light(
-        self, chosen: list[Instance], keep: npt.NDArray[np.int64], polygon_instance: npt.NDArray[np.int64],
-        nx: npt.NDArray[np.float32], ny: npt.NDArray[np.float32], nz: npt.NDArray[np.float32],
-        two_sided: npt.NDArray[np.bool_], x0: npt.NDArray[np.float32], z0: npt.NDArray[np.float32], look: Look, blink: bool,
-        low: npt.NDArray[np.float32], high: npt.NDArray[np.float32],
+        self,
+        chosen: list[Instance],
+        keep: npt.NDArray[np.int64],
+        polygon_instance: npt.NDArray[np.int64],
+        nx: npt.NDArray[np.float32],
+        ny: npt.NDArray[np.float32],
+        nz: npt.NDArray[np.float32],
+        two_sided: npt.NDArray[np.bool_],
+        x0: npt.NDArray[np.float32],
+        z0: npt.NDArray[np.float32],
+        look: Look,
+        blink: bool,
+        low: npt.NDArray[np.float32],
+        high: npt.NDArray[np.float32],
     ) -> tuple[list[list[float]], dict[int, tuple[float, float, float, tuple[float, float, float]]]]:
         albedo = np.concatenate([i.mesh.colours for i in chosen])[keep]
         roles = np.concatenate([i.mesh.roles for i in chosen])[keep]
@@ -282,18 +288,20 @@ class Renderer:
             other = np.empty_like(image[:first])
             sky.view(self._panorama(air.next_weather, air.next_light), other, heading_rad + yaw_rad, camera.fx_px)
             cv2.addWeighted(image[:first], 1 - air.progress, other, air.progress, 0, dst=image[:first])
-        offset = np.interp(ground.z_m, self._curve_z, curve).astype(np.float32) - np.float32(yaw_rad) * ground.z_m
+
+        def offset(z: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+            return np.asarray(np.interp(z, self._curve_z, curve), np.float32) - np.float32(yaw_rad) * z
+
+        if not self._lit:
+            ground.light(
+                self.look_of(air.weather, air.light), self.look_of(air.next_weather, air.next_light), air.progress
+            )
+            self._lit = True
         ground.paint(image, self._pieces(plan, s_m), s_m, d_m, offset)
-        if self._gain is None:
-            self._light_ground(drawing.look)
-        assert self._gain is not None and self._lift is not None
-        below = image[first:]
-        cv2.multiply(below, self._gain, dst=below, scale=1 / 160.0)
-        cv2.add(below, self._lift, dst=below)
         self._paint_polygons(image, drawing)
         if self.config.hood:
             self._paint_hood(image, drawing.look)
-        overlay = self._overlay(drawing.look, frame)
+        overlay = self._overlay(air, frame)
         if overlay is not None:
             cv2.add(image, overlay, dst=image)
         return image
@@ -318,7 +326,7 @@ class Renderer:
             away = np.sqrt(span[None, :] ** 2 + span[:, None] ** 2)
             sprite = (np.clip(1 - away, 0, 1) ** 2.2 * 0.62).astype(np.float32)
             self._glow_sprites[r] = sprite
-        x0, y0 = int(round(x)) - r, int(round(y)) - r
+        x0, y0 = round(x) - r, round(y) - r
         left, top = max(0, x0), max(0, y0)
         right, bottom = min(image.shape[1], x0 + 2 * r + 1), min(image.shape[0], y0 + 2 * r + 1)
         if left >= right or top >= bottom:
@@ -342,30 +350,35 @@ class Renderer:
             tone = np.clip(base * (1.25 - 0.14 * k), 0, 255)
             cv2.fillPoly(image, [np.rint(points * _ONE).astype(np.int32)], tone.tolist(), cv2.LINE_AA, _SHIFT)
 
-    def _overlay(self, look: Look, frame: int) -> npt.NDArray[np.uint8] | None:
+    def _overlay(self, air: Air, frame: int) -> npt.NDArray[np.uint8] | None:
         """Sensor noise and rain streaks, from a few prepared sheets shifted differently each frame."""
-        amount = self.config.sensor_noise * look.noise
-        if amount < 0.5 and look.rain <= 0:
+        sheets = self._sheets(*air.now)
+        if not sheets:
             return None
-        key = (round(amount), round(look.rain, 1))
-        if key != self._overlay_key:
-            self._overlay_key = key
-            self._overlays = self._make_overlays(*key)
         rng = np.random.Generator(np.random.PCG64([int(self.config.seed), 53, frame]))
-        which, x, y = int(rng.integers(0, len(self._overlays))), int(rng.integers(0, 64)), int(rng.integers(0, 64))
+        which, x, y = int(rng.integers(0, len(sheets))), int(rng.integers(0, 64)), int(rng.integers(0, 64))
         h, w = self.camera.height_px, self.camera.width_px
-        return self._overlays[which][y : y + h, x : x + w]
+        return sheets[which][y : y + h, x : x + w]
 
-    def _make_overlays(self, noise: float, rain: float) -> list[npt.NDArray[np.uint8]]:
+    def _sheets(self, weather: Weather, light: Light) -> list[npt.NDArray[np.uint8]]:
+        look = self.look_of(weather, light)
+        key = (round(self.config.sensor_noise * look.noise), look.rain > 0.5)
+        if key not in self._overlays:
+            self._overlays[key] = self._make_overlays(*key)
+        return self._overlays[key]
+
+    def _make_overlays(self, noise: int, rain: bool) -> list[npt.NDArray[np.uint8]]:
+        if noise < 1 and not rain:
+            return []
         rng = np.random.Generator(np.random.PCG64([int(self.config.seed), 59]))
         h, w = self.camera.height_px + 64, self.camera.width_px + 64
         sheets = []
         unit = self.camera.width_px / 1280.0
-        for _ in range(3 if rain > 0 else 1):
-            sheet = rng.integers(0, int(noise) + 1, (h, w, 3), dtype=np.uint8)
-            if rain > 0:
+        for _ in range(3 if rain else 1):
+            sheet = rng.integers(0, noise + 1, (h, w, 3), dtype=np.uint8)
+            if rain:
                 drops = np.zeros((h, w), np.uint8)
-                for _ in range(int(260 * rain)):
+                for _ in range(260):
                     x, y = rng.uniform(0, w), rng.uniform(-40, h)
                     length = rng.uniform(14, 52) * unit
                     slant = (x / w - 0.5) * 0.5
@@ -390,9 +403,7 @@ class Renderer:
         return pieces
 
 
-def _shine(
-    role: int, instance: Instance, look: Look, blink: bool
-) -> tuple[tuple[float, float, float] | None, float]:
+def _shine(role: int, instance: Instance, look: Look, blink: bool) -> tuple[tuple[float, float, float] | None, float]:
     """Colour of a self-lit polygon and size of its halo in radii; None: it is lit like everything else."""
     dark = look.lights
     if role == Role.BRAKE:
@@ -411,5 +422,7 @@ def _shine(
         return (60, 170, 240), 0.0
     shown = {Role.RED: Aspect.RED, Role.YELLOW: Aspect.AMBER, Role.GREEN: Aspect.GREEN}.get(Role(role))
     if shown is not None and instance.aspect is shown:
-        return {Aspect.RED: (60, 50, 255), Aspect.AMBER: (40, 190, 255), Aspect.GREEN: (170, 255, 60)}[shown], 1.7 + dark
+        return {Aspect.RED: (60, 50, 255), Aspect.AMBER: (40, 190, 255), Aspect.GREEN: (170, 255, 60)}[
+            shown
+        ], 1.7 + dark
     return None, 0.0

@@ -74,23 +74,59 @@ def _highway(rng: np.random.Generator, style: int, limit: float) -> Layout:
     near, far = left_edge - 0.8, left_edge - 0.8 - width
     oncoming = tuple(far - 0.8 - HALF_LANE_M - LANE_M * k for k in range(2))
     return Layout(
-        Road.HIGHWAY, Road.HIGHWAY, same, oncoming, left_edge, right_edge, (right_edge, right_edge + 3.0), median, near,
-        far, oncoming[-1] - HALF_LANE_M - 2.5, False, limit, style,
+        Road.HIGHWAY,
+        Road.HIGHWAY,
+        same,
+        oncoming,
+        left_edge,
+        right_edge,
+        (right_edge, right_edge + 3.0),
+        median,
+        near,
+        far,
+        oncoming[-1] - HALF_LANE_M - 2.5,
+        False,
+        limit,
+        style,
     )
 
 
 def _rural(rng: np.random.Generator, style: int, limit: float) -> Layout:
     return Layout(
-        Road.RURAL, Road.RURAL, (), (-LANE_M,), -HALF_LANE_M, HALF_LANE_M, (HALF_LANE_M, 4.1), "line", -HALF_LANE_M,
-        -HALF_LANE_M, -LANE_M - HALF_LANE_M - 0.4, False, limit, style,
+        Road.RURAL,
+        Road.RURAL,
+        (),
+        (-LANE_M,),
+        -HALF_LANE_M,
+        HALF_LANE_M,
+        (HALF_LANE_M, 4.1),
+        "line",
+        -HALF_LANE_M,
+        -HALF_LANE_M,
+        -LANE_M - HALF_LANE_M - 0.4,
+        False,
+        limit,
+        style,
     )
 
 
 def _urban(rng: np.random.Generator, style: int, limit: float, parking: bool | None = None) -> Layout:
     parking = bool(rng.random() < 0.5) if parking is None else parking
     return Layout(
-        Road.URBAN, Road.URBAN, (), (-LANE_M,), -HALF_LANE_M, HALF_LANE_M, None if parking else (HALF_LANE_M, 4.3),
-        "line", -HALF_LANE_M, -HALF_LANE_M, -LANE_M - HALF_LANE_M - 2.5, parking, limit, style,
+        Road.URBAN,
+        Road.URBAN,
+        (),
+        (-LANE_M,),
+        -HALF_LANE_M,
+        HALF_LANE_M,
+        None if parking else (HALF_LANE_M, 4.3),
+        "line",
+        -HALF_LANE_M,
+        -HALF_LANE_M,
+        -LANE_M - HALF_LANE_M - 2.5,
+        parking,
+        limit,
+        style,
     )
 
 
@@ -133,7 +169,7 @@ class Stretch:
         return None if self.junction_m is None else self.junction_m - 1.0
 
 
-_DEFAULT_LENGTH_M = {Road.HIGHWAY: 500.0, Road.RURAL: 500.0, Road.URBAN: 400.0, Road.CROSSING: 150.0, Road.WORKS: 400.0}
+_DEFAULT_LENGTH_M = {Road.HIGHWAY: 500.0, Road.RURAL: 500.0, Road.URBAN: 400.0, Road.CROSSING: 120.0, Road.WORKS: 400.0}
 
 
 class Plan:
@@ -171,8 +207,14 @@ class Plan:
             signal = bool(np.random.Generator(np.random.PCG64([int(self._config.seed), 17, index])).random() < 0.8)
         self._stretches.append(
             Stretch(
-                index, start, end, layout, segment.weather or self._config.weather, segment.light or self._config.light,
-                junction, signal,
+                index,
+                start,
+                end,
+                layout,
+                segment.weather or self._config.weather,
+                segment.light or self._config.light,
+                junction,
+                signal,
             )
         )
 

@@ -14,7 +14,14 @@ from triptych.scenario.atmosphere import make_look
 
 @lru_cache(maxsize=16)
 def make_panorama(
-    width_px: int, height_px: int, focal_px: float, weather: Weather, light: Light, base: Road, seed: int, exposure: float
+    width_px: int,
+    height_px: int,
+    focal_px: float,
+    weather: Weather,
+    light: Light,
+    base: Road,
+    seed: int,
+    exposure: float,
 ) -> npt.NDArray[np.uint8]:
     """(height, 3 * width, 3) BGR; its last row is the horizon. The middle third is straight ahead at heading 0; it
     continues seamlessly from its right to its left edge."""
@@ -22,7 +29,8 @@ def make_panorama(
     look = make_look(weather, light, seed, exposure)
     h, w = max(height_px, 2), 3 * width_px
     top, bottom = {
-        Light.DAY: ((226, 160, 96), (238, 222, 204)), Light.DUSK: ((120, 84, 66), (110, 150, 226)),
+        Light.DAY: ((226, 160, 96), (238, 222, 204)),
+        Light.DUSK: ((120, 84, 66), (110, 150, 226)),
         Light.NIGHT: ((26, 15, 11), (48, 34, 28)),
     }[light]
     fog = np.array(look.fog, np.float32)
@@ -49,7 +57,9 @@ def make_panorama(
         sun = float(rng.uniform(0.3, 0.7)) * w
         away = np.abs((xs - sun + w / 2) % w - w / 2) / (0.5 * width_px)
         glow = np.exp(-(away**2))[None, :] * (np.linspace(0, 1, h, dtype=np.float32) ** 3)[:, None]
-        image += (glow * (0.5 if weather is Weather.CLEAR else 0.15))[:, :, None] * (np.array((90, 160, 255), np.float32) - image)
+        image += (glow * (0.5 if weather is Weather.CLEAR else 0.15))[:, :, None] * (
+            np.array((90, 160, 255), np.float32) - image
+        )
     if light is Light.NIGHT and weather is Weather.CLEAR:
         for _ in range(int(w * h / 9000)):
             x, y = int(rng.integers(0, w)), int(rng.integers(0, max(1, int(h * 0.8))))
@@ -70,7 +80,8 @@ def make_panorama(
     if base is not Road.URBAN or rng.random() < 0.5:
         for layer in range(2):
             wave = sum(
-                float(rng.uniform(0.4, 1)) / k * np.sin(turns * k * 2 + float(rng.uniform(0, 6.28))) for k in range(1, 7)
+                float(rng.uniform(0.4, 1)) / k * np.sin(turns * k * 2 + float(rng.uniform(0, 6.28)))
+                for k in range(1, 7)
             )
             height = (22 - 10 * layer + 13 * np.asarray(wave, np.float32)) * unit
             silhouette(height.astype(np.float32), ((120, 112, 88), (78, 98, 72))[layer], fade * (0.45, 0.65)[layer])
@@ -97,7 +108,7 @@ def view(panorama: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], heading_ra
     rows, width = out.shape[:2]
     total = panorama.shape[1]
     source = panorama[-rows:]
-    left = int(round(width + heading_rad * focal_px)) % total
+    left = round(width + heading_rad * focal_px) % total
     first = min(width, total - left)
     out[:, :first] = source[:, left : left + first]
     if first < width:

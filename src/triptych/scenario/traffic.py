@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from triptych.contract import DetectionClass, Road
 from triptych.scenario.actors import (
     Actor,
+    halt,
     idm,
     make_bicycle,
     make_motorbike,
@@ -66,7 +68,7 @@ class Traffic:
         def of(x: Stretch) -> float:
             return x.layout.oncoming[min(lane, len(x.layout.oncoming) - 1)]
 
-        for a, b in zip(around, around[1:], strict=False):
+        for a, b in itertools.pairwise(around):
             t = (s_m - b.start_m) / BLEND_ROAD_M
             if -1.0 < t < 1.0:
                 t = (t + 1.0) / 2.0
@@ -81,9 +83,11 @@ class Traffic:
         self.look_around(ego)
         rng = self._rng
         for lane, wanted in self._wanted(ego).items():
-            places = np.sort(rng.uniform(-40.0 if lane not in ("ego", "oncoming0", "oncoming1") else 28.0, AHEAD_M - 30, int(wanted)))
+            places = np.sort(
+                rng.uniform(-40.0 if lane not in ("ego", "oncoming0", "oncoming1") else 28.0, AHEAD_M - 30, int(wanted))
+            )
             for place in places.tolist():
-                if lane == "ego" and place < 28:
+                if lane == "ego" and place < 10.0 + 2.1 * ego.speed:
                     continue
                 self._spawn(ego, lane, ego.s + place)
         for _ in range(self._wanted_pedestrians(ego.s)):
@@ -95,7 +99,7 @@ class Traffic:
         layout = self._plan.at(ego.s).layout
         amount = self._config.traffic
         base = {Road.HIGHWAY: 1.0, Road.RURAL: 0.6, Road.URBAN: 1.0}[layout.base]
-        out = {"ego": round(2.4 * amount * base)}
+        out = {"ego": round(2.0 * amount * base)}
         for k in range(len(layout.oncoming)):
             out[f"oncoming{k}"] = round((3.6 if layout.base is not Road.HIGHWAY else 3.0) * amount * base)
         for k in range(len(layout.same)):
@@ -181,7 +185,7 @@ class Traffic:
             return
         actor = make_pedestrian(rng)
         right = rng.random() < 0.6
-        near, far = ((4.7, 7.2) if right else (layout.far_edge - 3.2, layout.far_edge - 0.5))
+        near, far = (4.7, 7.2) if right else (layout.far_edge - 3.2, layout.far_edge - 0.5)
         if layout.base is Road.RURAL:
             near, far = (4.4, 5.2) if right else (layout.far_edge - 1.6, layout.far_edge - 0.9)
         actor.s, actor.d = s, float(rng.uniform(near, far))
@@ -192,7 +196,10 @@ class Traffic:
         actor.state = "walk"
         if layout.base is Road.URBAN and stretch.junction_m is None and not layout.parking and rng.random() < 0.22:
             actor.state = "will cross"
-        if stretch.junction_m is not None and stretch.junction_m + ZEBRA_M < s < stretch.junction_m + JUNCTION_M - ZEBRA_M:
+        if (
+            stretch.junction_m is not None
+            and stretch.junction_m + ZEBRA_M < s < stretch.junction_m + JUNCTION_M - ZEBRA_M
+        ):
             return
         self.actors.append(actor)
 
@@ -240,7 +247,9 @@ class Traffic:
             if x.stop_line_m is not None and 0 < x.stop_line_m - ego.s < 88.0:
                 signal.approach(now_s)
             self._cross_traffic(x, signal, ego)
-        vehicles = [a for a in self.actors if a.heading != 0 and a.state not in ("parked", "worker", "walk", "will cross")]
+        vehicles = [
+            a for a in self.actors if a.heading != 0 and a.state not in ("parked", "worker", "walk", "will cross")
+        ]
         for actor in self.actors:
             if actor.state in ("parked", "worker"):
                 continue
@@ -261,11 +270,21 @@ class Traffic:
         def consider(s: float, low: float, high: float, half_length: float, v: float) -> None:
             nonlocal best, speed
             gap = h * (s - actor.s) - half_l - half_length
-            if -half_length - half_l < gap < best and h * (s - actor.s) > 0 and low - half_w < actor.d + 0.0 < high + half_w:
+            if (
+                -half_length - half_l < gap < best
+                and h * (s - actor.s) > 0
+                and low - half_w < actor.d + 0.0 < high + half_w
+            ):
                 best, speed = gap, v
 
         ego_half = EGO_WIDTH_M / 2 + 0.2
-        consider(ego.s + EGO_FRONT_M - EGO_LENGTH_M / 2, ego.d - ego_half, ego.d + ego_half, EGO_LENGTH_M / 2, ego.speed if h > 0 else 0.0)
+        consider(
+            ego.s + EGO_FRONT_M - EGO_LENGTH_M / 2,
+            ego.d - ego_half,
+            ego.d + ego_half,
+            EGO_LENGTH_M / 2,
+            ego.speed if h > 0 else 0.0,
+        )
         for o in self.actors:
             if o is actor or abs(o.s - actor.s) > 120 or o.state in ("parked", "worker"):
                 continue
@@ -311,7 +330,9 @@ class Traffic:
             wanted *= 0.4
         gap, speed = self._leader_gap(actor, ego)
         acceleration = idm(actor.speed, wanted, gap, speed)
-        acceleration = min(acceleration, idm(actor.speed, wanted, self._stop_line_gap(actor), 0.0))
+        line = self._stop_line_gap(actor)
+        if not math.isinf(line):
+            acceleration = min(acceleration, halt(actor.speed, line))
         if self.now_s < actor.slow_until and actor.speed > wanted:
             acceleration = min(acceleration, -2.2)
         bicycle = actor.kind == "bicycle"
@@ -362,9 +383,7 @@ class Traffic:
 
         if not passes(s - ego.front, ego.speed):
             return False
-        return all(
-            passes(v.heading * (s - v.s) - v.length / 2, v.speed) for v in vehicles if abs(v.s - s) < 130
-        )
+        return all(passes(v.heading * (s - v.s) - v.length / 2, v.speed) for v in vehicles if abs(v.s - s) < 130)
 
     def _walk(self, actor: Actor, dt_s: float, ego: Ego, vehicles: list[Actor]) -> None:
         if actor.state == "wait":
@@ -415,8 +434,11 @@ class Traffic:
             a, b = x.stretch.junction_m + ZEBRA_M, x.stretch.junction_m + JUNCTION_M - ZEBRA_M
             busy = a - 1.0 < ego.front and ego.s - 3.0 < b + 1.0
             busy = busy or any(
-                o.heading != 0 and o.class_id is not DetectionClass.PEDESTRIAN and o.state != "parked"
-                and a - 2 < o.s < b + 2 for o in self.actors
+                o.heading != 0
+                and o.class_id is not DetectionClass.PEDESTRIAN
+                and o.state != "parked"
+                and a - 2 < o.s < b + 2
+                for o in self.actors
             )
             signal = self.signals.get(x.stretch.index)
             busy = busy or (signal is not None and signal.aspect(self.now_s) is not Aspect.RED)
@@ -455,7 +477,9 @@ class Traffic:
             elif a.heading < 0 and a.state not in ("parked",):
                 count[f"oncoming{a.state or 0}"] = count.get(f"oncoming{a.state or 0}", 0) + 1
             elif a.heading > 0 and a.state == "":
-                key = "ego" if a.lane == 0.0 else f"same{layout.same.index(a.lane)}" if a.lane in layout.same else "other"
+                key = (
+                    "ego" if a.lane == 0.0 else f"same{layout.same.index(a.lane)}" if a.lane in layout.same else "other"
+                )
                 count[key] = count.get(key, 0) + 1
         for lane, wanted in self._wanted(ego).items():
             if count.get(lane, 0) >= wanted or rng.random() > 0.35:
@@ -469,5 +493,3 @@ class Traffic:
             self._spawn_pedestrian(ego, ego.s + float(rng.uniform(100, 170)))
         if bicycles < self._wanted_bicycles(ego.s + 60) and rng.random() < 0.2:
             self._spawn_bicycle(ego, ego.s + float(rng.uniform(110, 180)))
-
-

@@ -28,13 +28,12 @@ from triptych.scenario.config import DriverAction, ScenarioConfig
 from triptych.scenario.ego import (
     CURVE_ACCELERATION_MPS2,
     EGO_FRONT_M,
-    EGO_LENGTH_M,
     EGO_REAR_M,
     EGO_WIDTH_M,
     Ego,
 )
-from triptych.scenario.props import BACKDROP, BEYOND, ROADSIDE
-from triptych.scenario.render import Drawing, Instance, Renderer
+from triptych.scenario.props import BEYOND, ROADSIDE, Instance
+from triptych.scenario.render import Drawing, Renderer
 from triptych.scenario.road import HALF_LANE_M, LANE_M, Plan, Stretch
 from triptych.scenario.signals import Aspect
 from triptych.scenario.traffic import Traffic
@@ -311,8 +310,11 @@ class Scenario:
         for index, furnished in self._traffic.furnished.items():
             signal = self._traffic.signals.get(index)
             aspect = signal.aspect(self._time_s) if signal is not None else None
-            for p in furnished.props:
-                out.append(Instance(p.mesh, p.s, p.d, p.y, p.cos, p.sin, p.bucket, p.class_id, p.kind, aspect=aspect))
+            if signal is not None:
+                for prop in furnished.props:
+                    if prop.kind == "signal":
+                        prop.aspect = aspect
+            out += furnished.props
         for a in self._traffic.actors:
             cos, sin = (1.0, 0.0) if a.heading > 0 else (-1.0, 0.0)
             if a.heading == 0:
@@ -409,7 +411,7 @@ class Scenario:
                     in_lane = min(in_lane, gap)
                 if side < 0 or (toward and side < max(a.speed, 0.5) * 2.0):
                     entering = min(entering, gap)
-                if side < 2.0 and a.state != "worker" or toward:
+                if (side < 2.0 and a.state != "worker") or toward:
                     near = min(near, gap)
                 continue
             if a.class_id is DetectionClass.TWO_WHEELER:
@@ -437,8 +439,19 @@ class Scenario:
                 if x.layout.road is Road.WORKS and x.start_m > ego.s:
                     works = min(works, x.start_m - ego.s)
         return Situation(
-            ego.speed, lead_gap, lead_speed, lead_braking, in_lane, entering, near, wheeler, wheeler_close, red, works,
-            visual, vehicles,
+            ego.speed,
+            lead_gap,
+            lead_speed,
+            lead_braking,
+            in_lane,
+            entering,
+            near,
+            wheeler,
+            wheeler_close,
+            red,
+            works,
+            visual,
+            vehicles,
         )
 
     def _boxes(self) -> tuple[TruthBox, ...]:
@@ -468,7 +481,9 @@ class Scenario:
             contrast = float(np.exp(-look.extinction_per_m * max(nearest, 0.0)))
             if look.beam > 0.5:
                 lit = float(
-                    atmosphere.beam(look, np.array([instance.d - self._ego.d], np.float32), np.array([nearest], np.float32))[0]
+                    atmosphere.beam(
+                        look, np.array([instance.d - self._ego.d], np.float32), np.array([nearest], np.float32)
+                    )[0]
                 )
                 shines = instance.kind in ("car", "van", "truck", "bus", "motorbike", "signal")
                 contrast *= 1.0 if shines else min(1.0, 4.0 * (lit + max(look.ambient) * 0.5))
@@ -482,8 +497,16 @@ class Scenario:
             assert instance.class_id is not None
             boxes.append(
                 TruthBox(
-                    instance.class_id, x0, y0, x1, y1, round(inside * shares.get(k, 0.0), 3), nearest, instance.brakes,
-                    instance.kind, round(contrast, 3),
+                    instance.class_id,
+                    x0,
+                    y0,
+                    x1,
+                    y1,
+                    round(inside * shares.get(k, 0.0), 3),
+                    nearest,
+                    instance.brakes,
+                    instance.kind,
+                    round(contrast, 3),
                 )
             )
         del renderer
