@@ -31,9 +31,9 @@ class Role:
 
 
 ROLES: dict[str, Role] = {
-    "supervisor": Role(True, 0, -15),
-    "detector": Role(True, 0, -10),
-    "camera": Role(True, 0, -5),
+    "supervisor": Role(True, 30, -15),
+    "detector": Role(True, 20, -10),
+    "camera": Role(True, 10, -5),
     "distilled": Role(False, 0, 4),
     "full": Role(False, 0, 14),
     "view": Role(False, 0, 16),

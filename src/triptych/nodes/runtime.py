@@ -23,8 +23,11 @@ from rclpy.signals import SignalHandlerOptions
 from triptych.contract import TriptychError
 from triptych.nodes import realtime
 from triptych.nodes.convert import to_time
+from triptych.nodes.io import QosWatch
 
 EXIT_USER, EXIT_DEFECT = 2, 70
+WATCH_PERIOD_S = 0.5
+"""Period of the looks at incompatible QoS and at a node's own end."""
 SWITCH_INTERVAL_S = 0.001
 """A thread waits at most this long for another one of the same process that computes in Python."""
 
@@ -33,6 +36,10 @@ class RunnableNode(Protocol):
     """A node as :func:`run` needs it (besides being an rclpy node)."""
 
     finished: threading.Event
+    """Set by the node when its work is done. With an attribute ``failure`` (a TriptychError) the run failed."""
+
+    notes: Notes
+    """Polled for incompatible QoS."""
 
     def begin(self) -> None:
         """Start working; the executor spins already."""
@@ -66,8 +73,11 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         spinning.start()
         node.begin()
         realtime.calm_collector()
-        while not (stop.wait(0.5) if not node.finished.is_set() else True):
-            pass
+        while not node.finished.is_set() and not stop.wait(WATCH_PERIOD_S):
+            node.notes.poll()
+        failure = getattr(node, "failure", None)
+        if failure is not None:
+            raise failure
     except TriptychError as error:
         print(error, file=sys.stderr)
         code = EXIT_USER
@@ -124,7 +134,6 @@ class Every:
         period_s: seconds.
         work: called in the thread.
         name: of the thread.
-        late: told the delay in seconds of each call, before it.
     """
 
     def __init__(self, period_s: float, work: Callable[[], None], name: str) -> None:
@@ -153,25 +162,29 @@ class Every:
             self._thread.join(timeout_s)
 
 
-class Notes:
-    """Sentences a node has to say once each (incompatible QoS, refused frames): logged, and shown in /diagnostics."""
+class Notes(QosWatch):
+    """Sentences a node has to say once each (incompatible QoS, refused frames): logged, and shown in /diagnostics.
+
+    Give it to publishers and readers as their ``watch``; :func:`run` polls it.
+    """
 
     def __init__(self, node: Node, limit: int = 8) -> None:
+        super().__init__(self)
         self._node, self._limit = node, limit
-        self._seen: dict[str, int] = {}
+        self._said: dict[str, int] = {}
 
     def __call__(self, text: str, key: str = "") -> None:
         """Say ``text``; sentences with an equal ``key`` (default: the text up to its first number) are counted."""
         key = key or text.split("(")[0]
-        self._seen[key] = self._seen.get(key, 0) + 1
-        if self._seen[key] == 1:
+        self._said[key] = self._said.get(key, 0) + 1
+        if self._said[key] == 1:
             self._node.get_logger().error(text)
-            if len(self._seen) > self._limit:
-                self._seen.pop(next(iter(self._seen)))
+            if len(self._said) > self._limit:
+                self._said.pop(next(iter(self._said)))
 
     def values(self) -> dict[str, str]:
         """Sentence -> how often."""
-        return {text: str(count) for text, count in self._seen.items()}
+        return {text: str(count) for text, count in self._said.items()}
 
 
 def diagnostic(level: int, name: str, message: str, values: dict[str, str]) -> DiagnosticStatus:

@@ -39,6 +39,8 @@ from triptych_ros.msg import (
 
 T = TypeVar("T")
 _JITTER_TICKS = 1000
+ODOMETRY_EVERY, SLOW_EVERY = 2, 5
+"""Ticks between two looks at odometry, and at heartbeats, driver and VLM results (their limits are 0.3 s and more)."""
 
 
 class SupervisorNode(Node):  # type: ignore[misc]
@@ -62,7 +64,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self._constraint = create_publisher(self, MotionConstraint, topics.CONSTRAINT.name, DATA_QOS, self.notes)
         self._state = create_publisher(self, DegradationState, topics.STATE.name, LATCHED_QOS, self.notes)
         self._verdicts = create_publisher(self, Verdicts, topics.VERDICTS.name, DATA_QOS, self.notes)
-        self._diagnostics = self.create_publisher(DiagnosticArray, topics.DIAGNOSTICS.name, 10)
+        self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
         self._reader = self._subscribe()
         self.create_service(Trigger, topics.TAKEOVER.name, self._on_takeover)
         self.create_service(Trigger, topics.RESET.name, self._on_reset)
@@ -90,13 +92,14 @@ class SupervisorNode(Node):  # type: ignore[misc]
         for tier in Tier:
             message = Detections if tier is Tier.DETECTOR else SceneAdvice
             result = into(core.on_result, convert.result_from_msg, True)
-            reader.add(message, topics.RESULTS[tier].name, DATA_QOS, result, self.notes)
+            every = 1 if tier is Tier.DETECTOR else SLOW_EVERY
+            reader.add(message, topics.RESULTS[tier].name, DATA_QOS, result, self.notes, every)
             status = into(core.on_status, convert.status_from_msg, True)
-            reader.add(TierStatus, topics.STATUSES[tier].name, DATA_QOS, status, self.notes)
+            reader.add(TierStatus, topics.STATUSES[tier].name, DATA_QOS, status, self.notes, SLOW_EVERY)
         odometry = into(core.on_odometry, convert.odometry_from_msg, False)
-        reader.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, odometry, self.notes)
+        reader.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, odometry, self.notes, ODOMETRY_EVERY)
         driver = into(core.on_driver, convert.driver_from_msg, True)
-        reader.add(DriverState, topics.DRIVER_STATE.name, INPUT_QOS, driver, self.notes)
+        reader.add(DriverState, topics.DRIVER_STATE.name, INPUT_QOS, driver, self.notes, SLOW_EVERY)
         return reader
 
     def begin(self) -> None:
@@ -137,7 +140,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
             self._diagnostics.publish(diagnostics([*statuses, self._own_diagnostic()]))
 
     def _own_diagnostic(self) -> Any:
-        late = sorted(self._late_ms)
+        late = sorted(self._late_ms) or [0.0]
         values = {
             "loop late p50 ms": f"{late[len(late) // 2]:.3f}",
             "loop late p99 ms": f"{late[int(len(late) * 0.99)]:.3f}",

@@ -59,7 +59,7 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
         message = Detections if self.tier is TierName.DETECTOR else SceneAdvice
         self._results = create_publisher(self, message, topics.RESULTS[self.tier].name, DATA_QOS, self.notes)
         self._statuses = create_publisher(self, TierStatusMsg, topics.STATUSES[self.tier].name, DATA_QOS, self.notes)
-        self._diagnostics = self.create_publisher(DiagnosticArray, topics.DIAGNOSTICS.name, 10)
+        self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
         self._obtained = realtime.Obtained()
         self._engine: Engine | None = None
         self._tier: Tier | None = None
