@@ -238,6 +238,7 @@ class TestConstraintGuard:
     """A11: whoever acts on the constraint reaches its safe default alone."""
 
     def test_starts_in_the_safe_default(self) -> None:
+        assert ConstraintGuard().silence_s(5) is None
         effective = ConstraintGuard().effective(0, 7)
         assert effective.speed_limit_mps == 0.0 and effective.hazard_lights and effective.stamp_ns == 7
 
@@ -246,6 +247,7 @@ class TestConstraintGuard:
         guard = ConstraintGuard(0.15)
         assert guard.receive(constraint(), 0)
         assert (guard.effective(int(silence_ms * MS), 0).speed_limit_mps == 20.0) is held
+        assert guard.silence_s(int(silence_ms * MS)) == pytest.approx(silence_ms / 1e3)
 
     @given(st.floats(), st.floats())
     def test_never_passes_on_an_unusable_number(self, speed_limit_mps: float, deceleration_mps2: float) -> None:

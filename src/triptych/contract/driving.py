@@ -91,10 +91,14 @@ class ConstraintGuard:
         self._last, self._received_monotonic_ns = constraint, now_monotonic_ns
         return True
 
+    def silence_s(self, now_monotonic_ns: int) -> float | None:
+        """Seconds since the last valid constraint; None before the first."""
+        return None if self._last is None else (now_monotonic_ns - self._received_monotonic_ns) / 1e9
+
     def effective(self, now_monotonic_ns: int, now_stamp_ns: int) -> MotionConstraint:
         """The constraint to act on now: the last valid one, or the safe default when it is too old."""
-        silence_s = (now_monotonic_ns - self._received_monotonic_ns) / 1e9
-        if self._last is None:
+        silence_s = self.silence_s(now_monotonic_ns)
+        if self._last is None or silence_s is None:
             return safe_default(now_stamp_ns, reason="no constraint received yet")
         if silence_s > self.timeout_s:
             return safe_default(now_stamp_ns, reason=f"no constraint for {silence_s * 1e3:.0f} ms")
