@@ -124,7 +124,15 @@ class ScenarioParams(NodeParams):
     camera_rate_hz: float = Field(20.0, ge=1, le=60, description="Camera rate.")
     odometry_rate_hz: float = Field(50.0, ge=5, le=200, description="Odometry rate.")
     driver_rate_hz: float = Field(10.0, ge=1, le=50, description="Rate of the driver state.")
-    duration_s: float = Field(0.0, ge=0, le=86400, description="Ends by itself after this long; 0: runs until stopped.")
+    duration_s: float = Field(
+        0.0,
+        ge=0,
+        le=86400,
+        description="Ends by itself this long after the supervisor let the vehicle start; 0: runs until stopped.",
+    )
+    start_speed_mps: float = Field(
+        0.0, ge=-1, le=45, description="Speed at the start; below 0: the greatest speed allowed there."
+    )
     start_delay_s: float = Field(
         0.0, ge=0, le=60, description="Publishes odometry and driver at once, the first frame after this long."
     )
