@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from triptych import engines as _engines
 from triptych.contract import Frame
 from triptych.engines.load import load_engine
 from triptych.engines.manifest import load_manifest
 from triptych.engines.protocol import Engine
+from triptych.resources import resource
 from triptych.scenario import Scenario, TruthBox, random_config
 from triptych_forge import data
 from triptych_forge.data import NAMES, VEHICLE, Image, Sample
@@ -28,8 +28,6 @@ VALIDATION_SEEDS = tuple(range(9000, 9020))
 """Seeds of random drives; disjoint, and far from those of the demo."""
 SCENARIO_SIZE = (768, 432)
 SCENARIO_STEP_S = 0.1
-REPOSITORY = Path(_engines.__file__).resolve().parents[3]
-TEACHER = REPOSITORY / "config" / "engines" / "yolox-nano.yaml"
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def load_teacher(folder: Path, score: float) -> Engine:
     Raises:
         EngineError: the engine file is not in ``folder``/detectors.
     """
-    manifest = load_manifest(TEACHER)
+    manifest = load_manifest(resource("config", "engines", "yolox-nano.yaml"))
     changed = manifest.model_copy(update={"thresholds": manifest.thresholds.model_copy(update={"score": score})})
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "manifest.yaml"

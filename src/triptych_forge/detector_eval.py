@@ -37,16 +37,16 @@ def detect(engine: Engine, image: Image) -> Found:
     )
 
 
-def match(boxes: Boxes, scores: npt.NDArray[np.float32], truth: Boxes) -> npt.NDArray[np.bool_]:
-    """Whether each detection hits a true box of its own, best scores choosing first."""
-    hit = np.zeros(len(boxes), bool)
+def match(boxes: Boxes, scores: npt.NDArray[np.float32], truth: Boxes) -> npt.NDArray[np.int64]:
+    """Index of the true box each detection hits, -1 for none; best scores choose first and no box is hit twice."""
+    hit = np.full(len(boxes), -1, np.int64)
     if not len(boxes) or not len(truth):
         return hit
     overlap = iou_matrix(boxes, truth)
     for index in np.argsort(-scores, kind="stable"):
         best = int(overlap[index].argmax())
         if overlap[index, best] >= MATCH_IOU:
-            hit[index] = True
+            hit[index] = best
             overlap[:, best] = -1
     return hit
 
@@ -56,7 +56,7 @@ def precision_recall(found: Iterable[Found], truth: Iterable[Boxes], kind: Detec
     hits = claims = objects = 0
     for f, boxes in zip(found, truth, strict=True):
         mine = f.classes == int(kind)
-        hits += int(match(f.boxes[mine], f.scores[mine], boxes).sum())
+        hits += int((match(f.boxes[mine], f.scores[mine], boxes) >= 0).sum())
         claims += int(mine.sum())
         objects += len(boxes)
     return hits / max(claims, 1), hits / max(objects, 1)
@@ -68,7 +68,7 @@ def average_precision(found: Sequence[Found], truth: Sequence[Boxes], kind: int)
     objects = 0
     for f, boxes in zip(found, truth, strict=True):
         mine = f.classes == kind
-        hits.append(match(f.boxes[mine], f.scores[mine], boxes))
+        hits.append(match(f.boxes[mine], f.scores[mine], boxes) >= 0)
         scores.append(f.scores[mine])
         objects += len(boxes)
     if objects == 0:
@@ -111,10 +111,10 @@ def clip_figures(
         boxes, scores = mine.boxes[keep], mine.scores[keep]
         theirs = other.boxes[other.classes == vehicle]
         sure = theirs[other.scores[other.classes == vehicle] >= teacher_score]
-        good = match(boxes, scores, sure)
+        good = match(boxes, scores, sure) >= 0
         total, some, confirmed = total + 1, some + bool(len(boxes)), confirmed + bool(good.any())
         hits, claims, objects = hits + int(good.sum()), claims + len(boxes), objects + len(sure)
-        lenient += int(match(boxes, scores, theirs).sum())
+        lenient += int((match(boxes, scores, theirs) >= 0).sum())
     return {
         "frames": total,
         "frames_with_vehicle": round(some / max(total, 1), 4),

@@ -135,7 +135,7 @@ def best_cuts(engine: Engine, samples: Sequence[Sample]) -> dict[str, float]:
         for f, s in judged:
             mine = f.classes == label
             scores.append(f.scores[mine])
-            hits.append(detector_eval.match(f.boxes[mine], f.scores[mine], s.boxes[s.labels == label]))
+            hits.append(detector_eval.match(f.boxes[mine], f.scores[mine], s.boxes[s.labels == label]) >= 0)
         score, hit = np.concatenate(scores), np.concatenate(hits)
         candidates = np.arange(CUT_RANGE[0], CUT_RANGE[1] + 1e-6, 0.01)
         f1 = [2 * hit[score >= c].sum() / max(int((score >= c).sum()) + objects, 1) for c in candidates]
