@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -1164,3 +1166,17 @@ def test_the_inbox_is_bounded() -> None:
     for n in range(5000):
         core.on_result(make_result(payload=Detections(0, 0)), n, True)
     assert len(core._inbox) == 4096
+
+
+@pytest.mark.skipif("MUTANT_UNDER_TEST" in os.environ, reason="mutated code is instrumented")
+def test_a_tick_costs_little() -> None:
+    """A17: at 100 Hz, 200 us are 2 % of a core; the median is about 20 us."""
+    rig = driving(20.0)
+    rig.obeys = False
+    costs_ns: list[int] = []
+    for _ in range(1000):
+        rig.tick()
+        before_ns = time.thread_time_ns()
+        rig.core.step(rig.now_ns, rig.stamp_ns)
+        costs_ns.append(time.thread_time_ns() - before_ns)
+    assert sorted(costs_ns)[500] < 200_000

@@ -61,48 +61,79 @@ class _Rule(NamedTuple):
     reason: str = ""  # empty: the demanding fault's sentence
 
 
-def _demands(reaction: Reaction) -> Callable[[MachineState, Inputs], bool]:
-    return lambda _, i: i.demand is reaction
+def _driver(_: MachineState, i: Inputs) -> bool:
+    return i.driver_drives
 
 
-_DRIVER = _Rule(lambda _, i: i.driver_drives, S.MANUAL, "the driver drives")
-_LOST = _Rule(_demands(Reaction.L1), S.L1_MINIMAL_RISK_MANOEUVRE)
-_NO_ANSWER = _Rule(lambda m, i: m.waited_ns >= i.wait_ns, S.L1_MINIMAL_RISK_MANOEUVRE, "the driver did not take over")
-_OVERDUE = _Rule(lambda _, i: i.grace_over and not i.standstill, S.L1_MINIMAL_RISK_MANOEUVRE)
-_UNSURE = _Rule(_demands(Reaction.L2), S.L2_TAKEOVER_REQUEST)
-_ALONE = _Rule(_demands(Reaction.L3), S.L3_PERCEPTION_ONLY)
-_WELL = _Rule(_demands(Reaction.LOG), S.NOMINAL, "all tiers are healthy")
+def _lost(_: MachineState, i: Inputs) -> bool:
+    return i.demand is Reaction.L1
 
 
-def _only(gate: Callable[[MachineState, Inputs], bool], rule: _Rule, reason: str = "") -> _Rule:
-    return rule._replace(when=lambda m, i: gate(m, i) and rule.when(m, i), reason=reason or rule.reason)
+def _unsure(_: MachineState, i: Inputs) -> bool:
+    return i.demand is Reaction.L2
 
 
-def _ready(_: MachineState, i: Inputs) -> bool:
-    return i.ready
+def _alone(_: MachineState, i: Inputs) -> bool:
+    return i.demand is Reaction.L3
 
 
-def _handed_back(m: MachineState, i: Inputs) -> bool:
-    return i.ready and i.handed_back and not m.locked
+def _well(_: MachineState, i: Inputs) -> bool:
+    return i.demand is Reaction.LOG
 
 
-def _reset(_: MachineState, i: Inputs) -> bool:
-    return i.reset and i.standstill and i.ready
+def _may_start(m: MachineState, i: Inputs) -> bool:
+    """Whether automation may drive now, faults apart, seen from a state in which it does not."""
+    if m.state is S.MANUAL:
+        return i.ready and i.handed_back and not m.locked
+    return i.ready and (m.state is S.INITIALISING or (i.reset and i.standstill))
 
+
+def _start_well(m: MachineState, i: Inputs) -> bool:
+    return _may_start(m, i) and _well(m, i)
+
+
+def _start_alone(m: MachineState, i: Inputs) -> bool:
+    return _may_start(m, i) and _alone(m, i)
+
+
+def _overdue(_: MachineState, i: Inputs) -> bool:
+    return i.grace_over and not i.standstill
+
+
+def _no_answer(m: MachineState, i: Inputs) -> bool:
+    return m.waited_ns >= i.wait_ns
+
+
+def _stopped(_: MachineState, i: Inputs) -> bool:
+    return i.standstill
+
+
+_DRIVER = _Rule(_driver, S.MANUAL, "the driver drives")
+_LOST = _Rule(_lost, S.L1_MINIMAL_RISK_MANOEUVRE)
+_UNSURE = _Rule(_unsure, S.L2_TAKEOVER_REQUEST)
+_ALONE = _Rule(_alone, S.L3_PERCEPTION_ONLY)
+_WELL = _Rule(_well, S.NOMINAL, "all tiers are healthy")
+_START_ALONE = _Rule(_start_alone, S.L3_PERCEPTION_ONLY)
 
 RULES: dict[S, tuple[_Rule, ...]] = {
     S.INITIALISING: (
         _DRIVER,
-        _only(_ready, _WELL, "every required input is valid"),
-        _only(_ready, _ALONE),
-        _OVERDUE,
+        _Rule(_start_well, S.NOMINAL, "every required input is valid"),
+        _START_ALONE,
+        _Rule(_overdue, S.L1_MINIMAL_RISK_MANOEUVRE),
     ),
     S.NOMINAL: (_DRIVER, _LOST, _UNSURE, _ALONE),
     S.L3_PERCEPTION_ONLY: (_DRIVER, _LOST, _UNSURE, _WELL),
-    S.L2_TAKEOVER_REQUEST: (_DRIVER, _LOST, _ALONE, _WELL, _NO_ANSWER),
-    S.L1_MINIMAL_RISK_MANOEUVRE: (_DRIVER, _Rule(lambda _, i: i.standstill, S.MRC, "the vehicle stands")),
-    S.MRC: (_DRIVER, _only(_reset, _WELL, "reset"), _only(_reset, _ALONE)),
-    S.MANUAL: (_only(_handed_back, _WELL, "the driver handed over"), _only(_handed_back, _ALONE)),
+    S.L2_TAKEOVER_REQUEST: (
+        _DRIVER,
+        _LOST,
+        _ALONE,
+        _WELL,
+        _Rule(_no_answer, S.L1_MINIMAL_RISK_MANOEUVRE, "the driver did not take over"),
+    ),
+    S.L1_MINIMAL_RISK_MANOEUVRE: (_DRIVER, _Rule(_stopped, S.MRC, "the vehicle stands")),
+    S.MRC: (_DRIVER, _Rule(_start_well, S.NOMINAL, "reset"), _START_ALONE),
+    S.MANUAL: (_Rule(_start_well, S.NOMINAL, "the driver handed over"), _START_ALONE),
 }
 """For each state its ways out, the first that applies wins. A state without one stays."""
 
