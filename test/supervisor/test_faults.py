@@ -69,21 +69,32 @@ def test_a_missing_or_unreadable_file(tmp_path: Path) -> None:
         load_faults(missing)
     assert str(caught.value).startswith(f"{missing}: cannot be read: ")
     assert str(caught.value).endswith("; give the path of a fault table.")
-    binary = tmp_path / "b.yaml"
-    binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_faults(binary)
+        load_faults(tmp_path)
 
 
 def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:
     """One sentence, on one line."""
     path = tmp_path / "f.yaml"
-    path.write_text("faults: [\n  {id: 1\n")
+    for content, problem in (
+        (b"faults: [\n  {id: 1\n", "while parsing a flow mapping in "),
+        (b"\xff\xfe\x00", "unacceptable character"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as caught:
+            load_faults(path)
+        assert str(caught.value).startswith(f"{path}: is not YAML: {problem}")
+        assert str(caught.value).endswith("; correct the syntax.")
+        assert "\n" not in str(caught.value) and "  " not in str(caught.value)
+
+
+def test_a_bad_row_of_a_file(tmp_path: Path) -> None:
+    """The file is named."""
+    path = tmp_path / "f.yaml"
+    path.write_text(yaml.safe_dump({"faults": [LOST, raw(latch="no")]}))
     with pytest.raises(ConfigError) as caught:
         load_faults(path)
-    assert str(caught.value).startswith(f"{path}: is not YAML: ")
-    assert str(caught.value).endswith("; correct the syntax.")
-    assert "\n" not in str(caught.value) and "  " not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}, detector.test: latch: ")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "faults:", "faults: []", "faults: {}", "other: [1]", "3"])
@@ -170,9 +181,8 @@ def test_a_sentence_that_cannot_be_said(sentence: str) -> None:
 @pytest.mark.parametrize("rubbish", [None, 3, "row", ["id"]])
 def test_a_row_that_is_no_mapping(rubbish: object) -> None:
     """Its number is given."""
-    got = refusal([LOST, rubbish])
-    assert got.startswith("t.yaml, row 2: is not a mapping")
-    assert got.endswith("; write 'field: value' lines.")
+    got = "" if rubbish is None else f" (got {rubbish!r})"
+    assert refusal([LOST, rubbish]) == f"t.yaml, row 2: is not a mapping{got}; write 'field: value' lines."
 
 
 def test_keys_that_are_no_text() -> None:

@@ -166,7 +166,7 @@ def supervisor_config(values: Mapping[str, Any], where: object = "supervisor par
 def config_error(error: ValidationError, where: object) -> ConfigError:
     """Turn the first complaint of pydantic into one sentence."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"]) or None
+    field = str(first["loc"][0]) if first["loc"] else None
     value = first["input"] if field else None
     remedy = "see docs/parameters.md for the names and ranges"
     return ConfigError(first["msg"], where=where, field=field, value=value, remedy=remedy)

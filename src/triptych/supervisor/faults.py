@@ -67,8 +67,8 @@ def load_faults(path: Path) -> tuple[FaultRow, ...]:
             or a table that would not notice the loss of tier 1.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        document = yaml.safe_load(path.read_bytes())  # YAML decides on the encoding, not the locale
+    except OSError as error:
         raise ConfigError(f"cannot be read: {error}", where=path, remedy="give the path of a fault table") from None
     except yaml.YAMLError as error:
         problem = " ".join(str(error).split())
