@@ -289,6 +289,11 @@ BAD = [
     output(payload=Detections(64, 48, (Detection("a", 0, 0.5, 0, 0, math.inf, 1),))),
     output(payload=Detections(64, 48, (Detection("a", 0, 0.5, 9, 0, 1, 1),))),
     output(payload=Detections(64, 48, (Detection("a", 0, 0.5, 0, 0, 1, 1),) * 129)),
+    output(payload=Detections(64, 48, (Detection("a", 256, 0.5, 0, 0, 1, 1),))),
+    output(payload=Detections(64, 48, (Detection("a", np.int64(1), 0.5, 0, 0, 1, 1),))),  # type: ignore[arg-type]
+    output(payload=Detections(64, 48, (Detection(None, 1, 0.5, 0, 0, 1, 1),))),  # type: ignore[arg-type]
+    output(payload=Detections(-1, 48)),
+    output(payload=Detections(64.0, 48)),  # type: ignore[arg-type]
 ]
 
 
@@ -308,6 +313,9 @@ def test_unusable_output_is_an_engine_error(bad: EngineOutput) -> None:
         SceneAdvice(token_probabilities=(math.nan,)),
         SceneAdvice(token_probabilities=(0.5,) * 65),
         SceneAdvice(text="ä" * 129),
+        SceneAdvice(road=3),  # type: ignore[arg-type]
+        SceneAdvice(hazards=(3,)),  # type: ignore[arg-type]
+        SceneAdvice(question=None),  # type: ignore[arg-type]
     ],
 )
 def test_unusable_advice_is_an_engine_error(advice: SceneAdvice) -> None:

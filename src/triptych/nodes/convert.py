@@ -3,6 +3,9 @@
 Both directions are lossless (float64, int64 nanoseconds, UTF-8), so that a CRC made on one side holds on the other.
 Text longer than the message allows is cut at a character boundary, and the record is then protected again with
 the same counter: a cut is visible, a broken CRC never comes from it.
+
+The message classes check nothing by themselves and the middleware *aborts the process* on a field of the wrong type or
+size, so every value is made to fit here, or refused.
 """
 
 from __future__ import annotations
@@ -45,7 +48,15 @@ from triptych.contract import (
     protect,
 )
 from triptych.contract.frame import MAX_SIDE_PX
-from triptych.contract.result import MAX_LABEL, MAX_QUESTION, MAX_REASON, MAX_TEXT
+from triptych.contract.result import (
+    MAX_DETECTIONS,
+    MAX_HAZARDS,
+    MAX_LABEL,
+    MAX_QUESTION,
+    MAX_REASON,
+    MAX_TEXT,
+    MAX_TOKENS,
+)
 from triptych.supervisor.records import StateRecord, Verdict
 from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
@@ -80,6 +91,18 @@ def from_time(time: Time) -> int:
     return int(time.sec * _NS + time.nanosec)
 
 
+def _uint(value: int, bits: int, field: str) -> int:
+    """``value`` as a plain int that an unsigned field of ``bits`` bits holds.
+
+    Raises:
+        InputError: it does not.
+    """
+    number = int(value)
+    if not 0 <= number < 1 << bits:
+        raise InputError(f"does not fit an unsigned number of {bits} bits", where="message", field=field, value=value)
+    return number
+
+
 def _fitted(record: R, limits: dict[str, int]) -> R:
     """``record`` with its texts cut to ``limits`` (bytes); protected again if anything had to be cut."""
     changes = {
@@ -101,12 +124,22 @@ _RESULT_LIMITS = {"reason": MAX_REASON, "engine_id": 64, "engine_version": 32, "
 def _bounded_result(result: TierResult) -> TierResult:
     payload = result.payload
     if isinstance(payload, Detections):
-        if any(len(d.label.encode()) > MAX_LABEL for d in payload.detections):
-            cut = tuple(dataclasses.replace(d, label=fit(d.label, MAX_LABEL)) for d in payload.detections)
+        found = payload.detections
+        if len(found) > MAX_DETECTIONS or any(len(d.label.encode()) > MAX_LABEL for d in found):
+            cut = tuple(dataclasses.replace(d, label=fit(d.label, MAX_LABEL)) for d in found[:MAX_DETECTIONS])
             payload = dataclasses.replace(payload, detections=cut)
-    elif len(payload.text.encode()) > MAX_TEXT or len(payload.question.encode()) > MAX_QUESTION:
+    elif (
+        len(payload.text.encode()) > MAX_TEXT
+        or len(payload.question.encode()) > MAX_QUESTION
+        or len(payload.hazards) > MAX_HAZARDS
+        or len(payload.token_probabilities) > MAX_TOKENS
+    ):
         payload = dataclasses.replace(
-            payload, text=fit(payload.text, MAX_TEXT), question=fit(payload.question, MAX_QUESTION)
+            payload,
+            text=fit(payload.text, MAX_TEXT),
+            question=fit(payload.question, MAX_QUESTION),
+            hazards=payload.hazards[:MAX_HAZARDS],
+            token_probabilities=payload.token_probabilities[:MAX_TOKENS],
         )
     if payload is not result.payload:
         result = protect(dataclasses.replace(result, payload=payload), result.sequence_counter)
@@ -114,25 +147,29 @@ def _bounded_result(result: TierResult) -> TierResult:
 
 
 def result_to_msg(result: TierResult) -> DetectionsMsg | SceneAdviceMsg:
-    """A tier result as the message of its tier."""
+    """A tier result as the message of its tier.
+
+    Raises:
+        InputError: a whole number that its field cannot hold.
+    """
     result = _bounded_result(result)
     header = ResultHeader(
         tier=int(result.tier),
         origin=int(result.origin),
         reason=result.reason,
-        frame_number=result.frame_number,
+        frame_number=_uint(result.frame_number, 64, "frame_number"),
         published=to_time(result.published_ns),
-        age_ms=result.age_ms,
-        transport_ms=result.latency.transport_ms,
-        pre_ms=result.latency.pre_ms,
-        infer_ms=result.latency.infer_ms,
-        post_ms=result.latency.post_ms,
+        age_ms=float(result.age_ms),
+        transport_ms=float(result.latency.transport_ms),
+        pre_ms=float(result.latency.pre_ms),
+        infer_ms=float(result.latency.infer_ms),
+        post_ms=float(result.latency.post_ms),
         engine_id=result.engine_id,
         engine_version=result.engine_version,
         device=result.device,
-        uncertainty=result.uncertainty,
-        sequence_counter=result.sequence_counter,
-        crc=result.crc,
+        uncertainty=float(result.uncertainty),
+        sequence_counter=_uint(result.sequence_counter, 8, "sequence_counter"),
+        crc=_uint(result.crc, 32, "crc"),
     )
     header.header.stamp = to_time(result.source_stamp_ns)
     header.header.frame_id = result.frame_id
@@ -140,17 +177,17 @@ def result_to_msg(result: TierResult) -> DetectionsMsg | SceneAdviceMsg:
     if isinstance(payload, Detections):
         return DetectionsMsg(
             result=header,
-            image_width=payload.image_width,
-            image_height=payload.image_height,
+            image_width=_uint(payload.image_width, 32, "image_width"),
+            image_height=_uint(payload.image_height, 32, "image_height"),
             detections=[
                 DetectionMsg(
                     label=d.label,
-                    class_id=int(d.class_id),
-                    score=d.score,
-                    x_min=d.x_min,
-                    y_min=d.y_min,
-                    x_max=d.x_max,
-                    y_max=d.y_max,
+                    class_id=_uint(d.class_id, 8, "class_id"),
+                    score=float(d.score),
+                    x_min=float(d.x_min),
+                    y_min=float(d.y_min),
+                    x_max=float(d.x_max),
+                    y_max=float(d.y_max),
                 )
                 for d in payload.detections
             ],
@@ -164,7 +201,7 @@ def result_to_msg(result: TierResult) -> DetectionsMsg | SceneAdviceMsg:
         advice=int(payload.advice),
         question=payload.question,
         text=payload.text,
-        token_probabilities=array.array("d", payload.token_probabilities),
+        token_probabilities=array.array("d", map(float, payload.token_probabilities)),
     )
 
 
@@ -224,17 +261,32 @@ def result_from_msg(msg: DetectionsMsg | SceneAdviceMsg) -> TierResult:
 _STATUS_LIMITS = {"fault": 160, "engine_id": 64, "engine_version": 32, "device_requested": 64, "device": 64}
 
 
-def _flat(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls) if f.name != "stamp_ns")
+def _kind(name: str, kind: str) -> Callable[[Any], Any]:
+    """What makes a value fit a message field of type ``kind``."""
+    if kind.startswith("uint"):
+        return lambda value: _uint(value, int(kind[4:]), name)
+    return {"boolean": bool, "double": float}.get(kind, str)
 
 
-_STATUS, _CONSTRAINT, _DRIVER = _flat(TierStatus), _flat(MotionConstraint), _flat(DriverState)
+def _flat(cls: type, msg: Any) -> dict[str, Callable[[Any], Any]]:
+    """Fields of record and message that have one name, and what makes a value fit."""
+    kinds = msg.get_fields_and_field_types()
+    return {f.name: _kind(f.name, kinds[f.name]) for f in dataclasses.fields(cls) if f.name in kinds}
+
+
+_STATUS = _flat(TierStatus, TierStatusMsg)
+_CONSTRAINT = _flat(MotionConstraint, MotionConstraintMsg)
+_DRIVER = _flat(DriverState, DriverStateMsg)
+
+
+def _values(record: Any, fields: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    return {name: make(getattr(record, name)) for name, make in fields.items()}
 
 
 def status_to_msg(status: TierStatus) -> TierStatusMsg:
     """A heartbeat as its message."""
     status = _fitted(status, _STATUS_LIMITS)
-    return TierStatusMsg(stamp=to_time(status.stamp_ns), **{n: _plain(getattr(status, n)) for n in _STATUS})
+    return TierStatusMsg(stamp=to_time(status.stamp_ns), **_values(status, _STATUS))
 
 
 def status_from_msg(msg: TierStatusMsg) -> TierStatus:
@@ -250,8 +302,7 @@ def status_from_msg(msg: TierStatusMsg) -> TierStatus:
 def constraint_to_msg(constraint: MotionConstraint) -> MotionConstraintMsg:
     """A motion constraint as its message."""
     constraint = _fitted(constraint, {"reason": 160})
-    values = {n: _plain(getattr(constraint, n)) for n in _CONSTRAINT}
-    return MotionConstraintMsg(stamp=to_time(constraint.stamp_ns), **values)
+    return MotionConstraintMsg(stamp=to_time(constraint.stamp_ns), **_values(constraint, _CONSTRAINT))
 
 
 def constraint_from_msg(msg: MotionConstraintMsg) -> MotionConstraint:
@@ -265,7 +316,7 @@ def constraint_from_msg(msg: MotionConstraintMsg) -> MotionConstraint:
 
 def driver_to_msg(driver: DriverState) -> DriverStateMsg:
     """A driver state as its message."""
-    return DriverStateMsg(stamp=to_time(driver.stamp_ns), **{n: getattr(driver, n) for n in _DRIVER})
+    return DriverStateMsg(stamp=to_time(driver.stamp_ns), **_values(driver, _DRIVER))
 
 
 def driver_from_msg(msg: DriverStateMsg) -> DriverState:
@@ -286,10 +337,10 @@ def state_to_msg(record: StateRecord) -> DegradationStateMsg:
         since=to_time(record.since_ns),
         reason=record.reason,
         active_faults=list(record.active_faults),
-        takeover_requested=record.takeover_requested,
-        takeover_remaining_s=record.takeover_remaining_s,
-        sequence_counter=record.sequence_counter,
-        crc=record.crc,
+        takeover_requested=bool(record.takeover_requested),
+        takeover_remaining_s=float(record.takeover_remaining_s),
+        sequence_counter=_uint(record.sequence_counter, 8, "sequence_counter"),
+        crc=_uint(record.crc, 32, "crc"),
     )
 
 
@@ -322,7 +373,7 @@ def verdicts_to_msg(verdicts: tuple[Verdict, ...], stamp_ns: int) -> VerdictsMsg
                 fault_id=fit(v.fault_id, 48),
                 source=fit(v.source, 32),
                 level=int(v.level),
-                active=v.active,
+                active=bool(v.active),
                 value=float(v.value),
                 threshold=float(v.threshold),
                 text=fit(v.text, 160),
@@ -345,10 +396,6 @@ def verdicts_from_msg(msg: VerdictsMsg) -> tuple[Verdict, ...]:
         )
     except ValueError as error:
         raise InputError(str(error), where="Verdicts", field="level") from None
-
-
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _checked(cls: type[R], msg: Any, values: dict[str, Any], **kinds: Callable[[int], Any]) -> R:

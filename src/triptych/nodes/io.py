@@ -174,6 +174,7 @@ class BlockingReader:
         self._guard = _rclpy.GuardCondition(context)
         self._wait_set = _rclpy.WaitSet(1, 1, 0, 0, 0, 0, context)
         self._closed = threading.Event()
+        self._freed = False
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a message is there; False after ``timeout_s`` or when the reader is closed."""
@@ -200,7 +201,10 @@ class BlockingReader:
         self._guard.trigger_guard_condition()
 
     def close(self) -> None:
-        """Free everything; the reading thread must have ended."""
+        """Free everything; the reading thread must have ended. Safe to call twice."""
+        if self._freed:
+            return
+        self._freed = True
         self.wake()
         self.subscription.close()
         self._wait_set.destroy_when_not_in_use()

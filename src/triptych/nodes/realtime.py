@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 from dataclasses import dataclass, field
 
 from triptych.contract import ConfigError
@@ -42,6 +43,7 @@ ROLES: dict[str, Role] = {
 }
 """By name of the role. The supervisor may interrupt the detector, the detector a camera that renders the next frame."""
 
+_CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 _USABLE = tuple(sorted(os.sched_getaffinity(0)))  # before anybody narrows it
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD = -3, -1, -2
 _MIB = 1 << 20
@@ -100,14 +102,13 @@ def parse_cpus(text: str, role: str) -> tuple[int, ...]:
     if text == "all":
         return _USABLE
     chosen: set[int] = set()
-    try:
-        for part in text.split(","):
-            first, _, last = part.strip().partition("-")
-            chosen.update(range(int(first), int(last or first) + 1))
-    except ValueError:
+    if not _CPU_LIST.fullmatch(text):
         raise ConfigError(
             "not a list of cores", field="cpus", value=text, remedy="write auto, all or a list such as 0,2-3"
-        ) from None
+        )
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        chosen.update(range(int(first), int(last or first) + 1))
     if not chosen or not chosen <= set(_USABLE):
         raise ConfigError(
             f"names a core outside those usable here ({','.join(map(str, _USABLE))})", field="cpus", value=text

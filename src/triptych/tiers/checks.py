@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from triptych.contract import Detections, SceneAdvice, Tier
+from triptych.contract import Advice, Detections, Hazard, Light, Road, SceneAdvice, Tier, Weather
 from triptych.contract.result import MAX_DETECTIONS, MAX_HAZARDS, MAX_TEXT, MAX_TOKENS
 from triptych.engines.protocol import EngineOutput
 
@@ -23,9 +23,14 @@ def unusable(tier: Tier, output: EngineOutput) -> str:
 
 
 def _bad_detections(payload: Detections) -> str:
+    for name in ("image_width", "image_height"):
+        if not _whole(getattr(payload, name), 1 << 32):
+            return f"{name} is not a whole number of pixels (got {getattr(payload, name)!r})"
     if len(payload.detections) > MAX_DETECTIONS:
         return f"more than {MAX_DETECTIONS} detections (got {len(payload.detections)})"
     for index, item in enumerate(payload.detections):
+        if not (isinstance(item.label, str) and _whole(item.class_id, 256)):
+            return f"detection {index}: label or class is of the wrong kind (got {item.label!r}, {item.class_id!r})"
         if not 0.0 <= item.score <= 1.0:
             return f"detection {index}: score is not within 0..1 (got {item.score!r})"
         if not all(math.isfinite(v) for v in (item.x_min, item.y_min, item.x_max, item.y_max)):
@@ -35,7 +40,20 @@ def _bad_detections(payload: Detections) -> str:
     return ""
 
 
+def _whole(value: object, end: int) -> bool:
+    """Whether ``value`` is a plain int in 0..end-1; a NumPy integer is none and has no canonical encoding."""
+    return isinstance(value, int) and 0 <= value < end
+
+
+_TERMS = (("road", Road), ("weather", Weather), ("light", Light), ("advice", Advice), ("text", str), ("question", str))
+
+
 def _bad_advice(payload: SceneAdvice) -> str:
+    for name, kind in _TERMS:
+        if not isinstance(getattr(payload, name), kind):
+            return f"{name} is not a {kind.__name__} (got {getattr(payload, name)!r})"
+    if not all(isinstance(h, Hazard) for h in payload.hazards):
+        return f"a hazard is not a Hazard (got {payload.hazards!r})"
     if len(payload.hazards) > MAX_HAZARDS:
         return f"more than {MAX_HAZARDS} hazards (got {len(payload.hazards)})"
     if len(payload.token_probabilities) > MAX_TOKENS:

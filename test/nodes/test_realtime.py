@@ -1,0 +1,123 @@
+"""Placement and scheduling: what is chosen on any number of cores, and what happens when it is not permitted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triptych.contract import ConfigError
+from triptych.nodes import realtime
+
+CHAIN = [name for name, role in realtime.ROLES.items() if role.chain]
+REST = [name for name, role in realtime.ROLES.items() if not role.chain and name != "none"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 8, 64])
+def test_the_chain_never_shares_a_core_with_the_rest_when_there_are_two(count: int) -> None:
+    cpus = tuple(range(count))
+    placed = {role: set(realtime.placement(role, cpus)) for role in realtime.ROLES}
+    assert all(placed[role] for role in realtime.ROLES)
+    assert placed["none"] == set(cpus)
+    if count > 1:
+        for critical in CHAIN:
+            for other in REST:
+                assert not placed[critical] & placed[other]
+    if count > 2:
+        assert placed["detector"] != placed["camera"]
+
+
+def test_who_may_interrupt_whom() -> None:
+    roles = realtime.ROLES
+    assert roles["supervisor"].fifo > roles["detector"].fifo > roles["camera"].fifo > 0
+    assert roles["detector"].nice < roles["distilled"].nice < roles["full"].nice
+    assert all(roles[name].fifo == 0 for name in REST)
+
+
+def test_cpus() -> None:
+    usable = tuple(sorted(os.sched_getaffinity(0)))
+    assert realtime.parse_cpus("all", "view") == usable
+    assert realtime.parse_cpus(str(usable[0]), "view") == usable[:1]
+    assert set(realtime.parse_cpus("auto", "view")) <= set(usable)
+    for bad in ("", "x", "1-", "0,,1", "9999", "-1"):
+        with pytest.raises(ConfigError) as caught:
+            realtime.parse_cpus(bad, "view")
+        assert caught.value.field == "cpus"
+
+
+def test_scheduling() -> None:
+    assert realtime.parse_scheduling("auto", "detector") == (realtime.ROLES["detector"].fifo, -10)
+    assert realtime.parse_scheduling("normal", "detector") == (0, 0)
+    assert realtime.parse_scheduling("fifo:99", "view") == (99, 0)
+    assert realtime.parse_scheduling("nice:-20", "view") == (0, -20)
+    for bad in ("fifo", "fifo:0", "fifo:100", "nice:20", "nice:x", "rr:3", ""):
+        with pytest.raises(ConfigError) as caught:
+            realtime.parse_scheduling(bad, "view")
+        assert caught.value.field == "scheduling"
+    with pytest.raises(ConfigError):
+        realtime.placement("pilot", (0, 1))
+
+
+APPLY = """
+import json, os, sys, threading
+from triptych.nodes import realtime
+stop = threading.Event()
+thread = threading.Thread(target=stop.wait); thread.start()
+tuned = realtime.tune_malloc()
+realtime.calm_collector()
+got = realtime.apply(*sys.argv[1:3], scheduling=sys.argv[3], lock=True, malloc_tuned=tuned)
+tid = thread.native_id
+print(json.dumps({"got": got.values(), "nice": os.getpriority(os.PRIO_PROCESS, tid),
+                  "cpus": sorted(os.sched_getaffinity(tid)), "policy": os.sched_getscheduler(tid) & 0xff}))
+stop.set()
+"""
+
+
+def applied(*args: str) -> dict[str, object]:
+    import json
+
+    source = str(Path(realtime.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", APPLY, *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+        timeout=60,
+        check=True,
+    )
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
+
+
+def test_all_threads_of_a_process_are_placed_and_the_report_is_true() -> None:
+    last = str(max(os.sched_getaffinity(0)))
+    result = applied("view", last, "nice:3")
+    got = result["got"]
+    assert isinstance(got, dict)
+    assert result["cpus"] == [int(last)] and got["cpus"] == last
+    assert result["nice"] == 3 and got["policy"] == "other, nice 3" and got["malloc_tuned"] == "true"
+
+
+def test_fifo_is_used_when_permitted_and_refused_by_name_when_not() -> None:
+    result = applied("detector", "auto", "auto")
+    got = result["got"]
+    assert isinstance(got, dict)
+    if result["policy"] == os.SCHED_FIFO:
+        assert got["policy"] == f"fifo:{realtime.ROLES['detector'].fifo}" and "FIFO" not in got["refused"]
+    else:
+        assert "SCHED_FIFO 20" in got["refused"] and got["policy"].startswith("other")
+
+
+def test_without_privileges_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    for name in ("sched_setaffinity", "sched_setscheduler", "setpriority"):
+        monkeypatch.setattr(os, name, refuse)
+    got = realtime.apply("detector", "auto", "auto")
+    text = "; ".join(got.refused)
+    assert "affinity" in text and "SCHED_FIFO" in text and "nice" in text
+    assert got.policy == "other"
