@@ -44,10 +44,9 @@ def contact_sheet(config: ScenarioConfig, columns: int, rows: int, boxes: bool) 
             f"{truth.advice.name}: {hazards}" if hazards else truth.advice.name,
         )
         for k, text in enumerate(lines):
-            for colour, thickness in (((0, 0, 0), 3), ((255, 255, 255), 1)):
-                cv2.putText(
-                    image, text, (8, 20 + 20 * k), cv2.FONT_HERSHEY_SIMPLEX, 0.5, colour, thickness, cv2.LINE_AA
-                )
+            for shift, colour in ((1, (0, 0, 0)), (0, (255, 255, 255))):
+                place = (8 + shift, 20 + 20 * k + shift)
+                cv2.putText(image, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.5, colour, 1, cv2.LINE_AA)
         tiles.append(image)
         for _ in range(steps):
             scenario.step(config.period_s, None)

@@ -22,7 +22,8 @@ class Look:
 
     Attributes:
         ambient: BGR factors of daylight colours.
-        extinction_per_m: contrast falls with exp(-extinction * distance); visual range is 3 / extinction (5 % contrast).
+        extinction_per_m: contrast falls with exp(-extinction * distance); the visual range
+            (5 % contrast) is 3 / extinction.
         fog: BGR colour that distance fades into.
         beam: strength of the own head lights, 0..1.
         lights: how much lamps and windows shine, 0..1.
@@ -120,18 +121,17 @@ def air_at(plan: Plan, s_m: float) -> Air:
     """The atmosphere at ``s_m``; it changes around the ends of stretches."""
     half = BLEND_M / 2
     around = plan.between(s_m - half, s_m + half)
-    first, last = around[0], around[-1]
+    first = around[0]
     for a, b in itertools.pairwise(around):
         if (a.weather, a.light) != (b.weather, b.light):
             t = (s_m - b.start_m + half) / BLEND_M
             return Air(a.weather, a.light, b.weather, b.light, round(min(max(t, 0.0), 1.0) * _STEPS))
-    del last
     return Air(first.weather, first.light, first.weather, first.light, 0)
 
 
 def transmittance(look: Look, z_m: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Share of the contrast left at distance z."""
-    return np.exp(np.maximum(z_m, 0.0) * np.float32(-look.extinction_per_m)).astype(np.float32)
+    return np.asarray(np.exp(np.maximum(z_m, 0.0) * np.float32(-look.extinction_per_m)), np.float32)
 
 
 def beam(look: Look, x_m: npt.NDArray[np.float32], z_m: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -139,4 +139,4 @@ def beam(look: Look, x_m: npt.NDArray[np.float32], z_m: npt.NDArray[np.float32])
     z = np.maximum(z_m, 1.0)
     spread = 1.6 + 0.27 * z
     side = np.exp(-(((x_m - 0.02 * z) / spread) ** 2))
-    return (np.float32(look.beam * 1.25) * side / (1.0 + (z / 34.0) ** 2)).astype(np.float32)
+    return np.asarray(np.float32(look.beam * 0.95) * side / (1.0 + (z / 34.0) ** 2), np.float32)

@@ -72,6 +72,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "pedestrians": (0.0, 2.0),
     "two_wheelers": (0.0, 2.0),
     "curvature": (0.0, 2.0),
+    "lanes_right": (0, 1),
     "lead_braking": (0.0, 2.0),
     "camera_height_m": (0.8, 3.5),
     "camera_fov_deg": (35.0, 110.0),
@@ -79,6 +80,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "exposure": (0.4, 1.6),
     "sensor_noise": (0.0, 20.0),
 }
+
+
+_WHOLE = frozenset(("seed", "width_px", "height_px", "lanes_right"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class ScenarioConfig:
         start_speed_mps: at time 0; None for the greatest speed allowed there.
         segments: the stretches of the drive, in order, repeated when it goes on longer; empty for one kind of road.
         traffic, pedestrians, two_wheelers: density, 1 is ordinary, 0 none.
+        lanes_right: lanes to the right of ours on a highway, 0 or 1; with one there is no shoulder to pull over to.
         lead_braking: how often vehicles in front brake for no visible reason; 1 is about twice a minute.
         curvature: how much the road bends; 1 is ordinary for its kind.
         camera_height_m, camera_fov_deg (horizontal), camera_pitch_deg (downwards): see :mod:`.camera`.
@@ -122,6 +127,7 @@ class ScenarioConfig:
     traffic: float = 1.0
     pedestrians: float = 1.0
     two_wheelers: float = 1.0
+    lanes_right: int = 0
     lead_braking: float = 1.0
     curvature: float = 1.0
     camera_height_m: float = 1.4
@@ -135,7 +141,7 @@ class ScenarioConfig:
 
     def __post_init__(self) -> None:
         for name, (least, greatest) in _RANGES.items():
-            _number(name, getattr(self, name), least, greatest, whole=name in ("seed", "width_px", "height_px"))
+            _number(name, getattr(self, name), least, greatest, whole=name in _WHOLE)
         if self.start_speed_mps is not None:
             _number("start_speed_mps", self.start_speed_mps, 0.0, 45.0)
         if self.takeover_reaction_s is not None:
@@ -215,6 +221,7 @@ def random_config(seed: int, **overrides: Any) -> ScenarioConfig:
         "exposure": round(float(rng.uniform(0.75, 1.2)), 2),
         "sensor_noise": round(float(rng.uniform(1.0, 8.0)), 1),
         "hood": bool(rng.random() < 0.25),
+        "lanes_right": int(rng.random() < 0.3),
     }
     return _replaced(ScenarioConfig(**values), overrides)
 

@@ -53,7 +53,7 @@ class _Paint:
 
 
 _FAR = 1e6
-_GRASS = ((58, 118, 96), (50, 104, 78), (66, 126, 122), (62, 112, 110))
+_GRASS = ((58, 118, 96), (50, 104, 78), (66, 126, 122), (62, 112, 110), (116, 160, 186), (84, 134, 150))
 _ASPHALT = ((104, 102, 101), (88, 87, 88), (120, 119, 118), (98, 100, 104))
 _WHITE = (214, 217, 218)
 _YELLOW = (60, 180, 222)
@@ -62,11 +62,11 @@ _GRAVEL = (118, 130, 140)
 
 
 def _recipe(layout: Layout, junction: bool) -> list[_Paint]:
-    style = layout.style
+    style = layout.style % 4
     base = tuple(float(v) for v in _ASPHALT[style])
     asphalt = (base[0], base[1], base[2])
     lighter = (base[0] * 1.12, base[1] * 1.12, base[2] * 1.13)
-    grass = _GRASS[style]
+    grass = _GRASS[layout.style % len(_GRASS)]
     urban, rural, highway = layout.base is Road.URBAN, layout.base is Road.RURAL, layout.base is Road.HIGHWAY
     works = layout.road is Road.WORKS
     left, right = layout.left_edge, layout.right_edge
@@ -176,7 +176,7 @@ def _coverage(low: float, high: float, first: float, step: float, n: int) -> npt
     """Share of each of n cells (first edge ``first``) inside low..high."""
     edges = first + step * np.arange(n + 1)
     inside = np.clip(edges, low, high)
-    return ((inside[1:] - inside[:-1]) / step).astype(np.float32)
+    return np.asarray((inside[1:] - inside[:-1]) / step, np.float32)
 
 
 @lru_cache(maxsize=4)
@@ -190,7 +190,7 @@ def _noise(columns: int, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArra
         wrapped = np.pad(coarse, 2, mode="wrap")
         big = cv2.resize(wrapped, None, fx=n / cells, fy=n / cells, interpolation=cv2.INTER_CUBIC)
         cut = int(2 * n / cells)
-        return big[cut : cut + n, cut : cut + n]
+        return np.asarray(big[cut : cut + n, cut : cut + n], np.float32)
 
     fine = rng.standard_normal((n, n)).astype(np.float32)
     asphalt = 0.45 * fine + 0.35 * octave(24) + 0.3 * octave(96)
@@ -367,14 +367,14 @@ class _Grid:
 
 _GAIN_ONE = 160.0
 """Stored gain of factor 1, so that bytes reach to 1.6."""
-_NEAR_M = 16.0
+_NEAR_M = 22.0
 _HALF_FROM_PX = 800
 
 
 class GroundPainter:
     """Paints the ground below the horizon for one camera.
 
-    In wide pictures the nearest 16 m, where textures are magnified several times anyway, are looked up at half the
+    In wide pictures the nearest 22 m, where textures are magnified several times anyway, are looked up at half the
     resolution and enlarged: a third of the time, no visible difference.
     """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -57,6 +58,10 @@ class Mesh:
     unboxed: int
     size_m: float
     """The greater of height and width."""
+    radius_m: float
+    """Greatest horizontal distance from the origin."""
+    far: Mesh | None = None
+    """A simpler version for a distance, if there is one."""
 
 
 class Builder:
@@ -182,8 +187,8 @@ class Builder:
             role,
         )
 
-    def build(self) -> Mesh:
-        """The finished mesh."""
+    def build(self, far: Mesh | None = None) -> Mesh:
+        """The finished mesh; ``far`` is its simpler version."""
         polygons = sorted(self._polygons, key=lambda p: p[3] is not Role.SHADOW)  # stable: shadows first
         counts = np.array([len(p[0]) for p in polygons], np.int32)
         starts = (np.cumsum(counts) - counts).astype(np.int32)
@@ -195,7 +200,8 @@ class Builder:
         for array in (vertices, starts, counts, normals, colours, roles):
             array.setflags(write=False)
         size = float(np.ptp(vertices[:, :2], axis=0).max())
-        return Mesh(vertices, starts, counts, normals, colours, roles, unboxed, size)
+        radius = float(np.hypot(vertices[:, 0], vertices[:, 2]).max())
+        return Mesh(vertices, starts, counts, normals, colours, roles, unboxed, size, radius, far)
 
 
 def scaled(colour: Colour, factor: float) -> Colour:
@@ -303,10 +309,26 @@ def car(shape: CarShape, colour: Colour, seed: int = 0) -> Mesh:
     b.side([(rear + 0.06, sill), (rear + 0.03, 0.42), (front - 0.03, 0.42), (front - 0.05, sill)], hw, dark)
     b.add([(-hw, belt, rear + 0.05), (hw, belt, rear + 0.05), (hw, belt, rs), (-hw, belt, rs)], light, centre=middle)
     b.add([(-hw, belt, ws), (hw, belt, ws), (hw, nose, front - 0.08), (-hw, nose, front - 0.08)], light, centre=middle)
-    b.rear(-hw, hw, sill, belt, rear, colour)
-    b.rear(-hw, hw, sill, 0.50, rear, dark)
-    b.front(-hw, hw, sill, nose, front, colour)
-    b.front(-hw, hw, sill, 0.46, front, dark)
+
+    def end(z: float, top: float, inset: float, c: Colour, away: float) -> None:
+        outline = [
+            (-hw + 0.1, sill),
+            (hw - 0.1, sill),
+            (hw, sill + 0.14),
+            (hw, top - 0.12),
+            (hw - inset, top),
+            (inset - hw, top),
+            (-hw, top - 0.12),
+            (-hw, sill + 0.14),
+        ]
+        b.add([(x, y, z) for x, y in outline], c, centre=(0.0, 0.6, z - away))
+
+    end(rear, belt, 0.08, colour, -1.0)
+    end(rear - 0.005, 0.54, 0.0, dark, -1.0)
+    b.rear(-hw + 0.06, hw - 0.06, 0.70 if shape.height < 1.6 else 0.8, belt - 0.03, rear - 0.006, scaled(colour, 1.06))
+    b.rear(-hw + 0.14, hw - 0.14, sill, sill + 0.08, rear - 0.01, TRIM)
+    end(front, nose, 0.12, colour, 1.0)
+    end(front + 0.005, 0.46, 0.0, dark, 1.0)
     b.front(-0.55 * hw, 0.55 * hw, 0.5, nose - 0.06, front, TRIM)
     _wheels(b, hw, (rear + 0.2 * shape.length, front - 0.19 * shape.length), 0.32)
     # lights and plates
@@ -729,46 +751,78 @@ def motorbike(person: Person, paint: Colour) -> Mesh:
 @lru_cache(maxsize=64)
 def tree(kind: int, seed: int, green: Colour) -> Mesh:
     """kind 0: broad-leaved, 1: conifer, 2: bush."""
+    if kind == 1:
+        return _conifer(seed, green)
+    return _leafy(kind, seed, green, 7, 10, _leafy(kind, seed, green, 0, 3, None))
+
+
+def _conifer(seed: int, green: Colour) -> Mesh:
     rng = np.random.Generator(np.random.PCG64([seed, 23]))
     b = Builder()
-    if kind == 1:
-        h = float(rng.uniform(6, 11))
-        w = h * float(rng.uniform(0.16, 0.24))
-        b.bar((0, 0), (0, h * 0.2), 0.35, (45, 60, 80))
-        for k in range(4):
-            y0, y1 = h * (0.12 + 0.2 * k), h * (0.5 + 0.17 * k)
-            x = w * (1 - 0.21 * k)
-            b.flat([(-x, y0), (x, y0), (0.0, y1)], scaled(green, 0.52 + 0.05 * k))
-            b.flat([(-x, y0), (-0.1 * x, y0 * 1.02), (0.0, y1)], scaled(green, 0.72 + 0.06 * k))
-        return b.build()
+    h = float(rng.uniform(6, 11))
+    w = h * float(rng.uniform(0.16, 0.24))
+    b.bar((0, 0), (0, h * 0.2), 0.35, (45, 60, 80))
+    for k in range(4):
+        y0, y1 = h * (0.12 + 0.2 * k), h * (0.5 + 0.17 * k)
+        x = w * (1 - 0.21 * k)
+        b.flat([(-x, y0), (x, y0), (0.0, y1)], scaled(green, 0.52 + 0.05 * k))
+        b.flat([(-x, y0), (-0.1 * x, y0 * 1.02), (0.0, y1)], scaled(green, 0.72 + 0.06 * k))
+    return b.build()
+
+
+def _leafy(kind: int, seed: int, green: Colour, outer: int, inner: int, far: Mesh | None) -> Mesh:
+    rng = np.random.Generator(np.random.PCG64([seed, 23]))
+    b = Builder()
     h = float(rng.uniform(0.8, 1.8)) if kind == 2 else float(rng.uniform(5.0, 10.0))
     crown = h * (0.5 if kind == 2 else 0.62)
-    cx, w = 0.0, h * (0.7 if kind == 2 else float(rng.uniform(0.28, 0.38)))
+    w = h * (0.7 if kind == 2 else float(rng.uniform(0.28, 0.38)))
     ry = h - crown
     if kind == 0:
         b.bar((0, 0), (0.1, crown), 0.045 * h, (52, 66, 84), end_width=0.03 * h)
-        b.bar((0.05, crown * 0.8), (w * 0.4, crown + 0.1 * h), 0.02 * h, (48, 60, 78))
 
-    def blob(x: float, y: float, rx: float, r: float, colour: Colour, n: int = 14) -> None:
-        wobble = rng.uniform(0.86, 1.12, n)
-        turns = [2 * math.pi * k / n for k in range(n)]
-        b.flat(
-            [
-                (x + rx * wobble[k] * math.cos(t), max(0.02, y + r * wobble[k] * math.sin(t)))
-                for k, t in enumerate(turns)
-            ],
-            colour,
-        )
+    def blob(x: float, y: float, rx: float, r: float, colour: Colour, n: int) -> None:
+        wobble = rng.uniform(0.84, 1.12, n)
+        turns = np.arange(n) * (2 * math.pi / n)
+        outline = np.stack([x + rx * wobble * np.cos(turns), np.maximum(0.02, y + r * wobble * np.sin(turns))], axis=1)
+        hull = cv2.convexHull(outline.astype(np.float32))[:, 0]  # only convex polygons are drawn cleanly
+        b.flat([(float(px), float(py)) for px, py in hull], colour)
 
-    blob(cx, crown, w, ry, scaled(green, 0.62), 18)
-    for k in range(7):
-        t = float(rng.uniform(0, 2 * math.pi))
-        q = float(rng.uniform(0.3, 0.75))
-        x, y = cx + q * w * math.cos(t), crown + q * ry * math.sin(t)
+    def lobe(angle: float, away: float, size: float, tone: float, n: int) -> None:
+        x, y = away * w * math.cos(angle), crown + away * ry * math.sin(angle)
         up = (y - crown) / max(ry, 0.1)
-        size = float(rng.uniform(0.25, 0.42))
-        blob(x, y, w * size, ry * size, scaled(green, 0.82 + 0.22 * up - 0.12 * (x > 0)), 11)
-    return b.build()
+        blob(x, y, w * size, ry * size, scaled(green, tone + 0.2 * up - 0.1 * (x > 0)), n)
+
+    for k in range(outer):  # dark outline of leaves, then lighter ones towards the light
+        lobe(2 * math.pi * (k + float(rng.uniform(-0.3, 0.3))) / outer, 0.66, float(rng.uniform(0.36, 0.48)), 0.6, 9)
+    size = 0.86 if outer else 1.0
+    blob(0.0, crown, w * size, ry * size, scaled(green, 0.66), 12)
+    grown = 1.0 if outer else 1.7
+    for _ in range(inner):
+        away = float(rng.uniform(0.2, 0.78)) / grown
+        lobe(float(rng.uniform(0, 2 * math.pi)), away, grown * float(rng.uniform(0.17, 0.3)), 0.86, 8)
+    return b.build(far)
+
+
+@lru_cache(maxsize=48)
+def thicket(length: float, height: float, seed: int, green: Colour) -> Mesh:
+    """A piece of the edge of a wood or a hedge along the road, centred."""
+    return _thicket(length, height, seed, green, 1.6, _thicket(length, height, seed, green, 4.0, None))
+
+
+def _thicket(length: float, height: float, seed: int, green: Colour, column: float, far: Mesh | None) -> Mesh:
+    rng = np.random.Generator(np.random.PCG64([seed, 71]))
+    b = Builder()
+    n = max(2, int(length / column))
+    step = length / n
+    tops = height * rng.uniform(0.72, 1.12, n + 1)
+    for k in range(n):
+        z0 = -length / 2 + k * step
+        z1, x = z0 + step * 1.25, float(rng.uniform(-0.06, 0.06))
+        low, high = float(tops[k]), float(tops[k + 1])
+        tone = float(rng.uniform(0.85, 1.1))
+        for share, shade in ((1.0, 0.85), (0.68, 0.66), (0.32, 0.5)) if far is not None else ((1.0, 0.8), (0.5, 0.58)):
+            b.add([(x, 0, z0), (x, 0, z1), (x, high * share, z1), (x, low * share, z0)], scaled(green, shade * tone))
+    return b.build(far)
 
 
 BUILDING_COLOURS: tuple[Colour, ...] = (
@@ -790,6 +844,10 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
     Args:
         side: 1 for the right side of the road, -1 for the left.
     """
+    return _house(side, length, floors, colour, seed, _house(side, length, floors, colour, seed, None))
+
+
+def _house(side: int, length: float, floors: int, colour: Colour, seed: int, far: Mesh | None) -> Mesh:
     rng = np.random.Generator(np.random.PCG64([seed, 29]))
     b = Builder()
     depth, ground, storey = 12.0, 3.8, 3.1
@@ -828,6 +886,9 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
     step = length / n
     for floor in range(1 if shop else 0, floors):
         y0 = 1.1 if floor == 0 else ground + storey * (floor - 1) + 0.7
+        if far is None:  # from afar, a row of windows is a darker band
+            pane(-half + 0.8, half - 0.8, y0, y0 + 1.55, scaled(colour, 0.76))
+            continue
         for k in range(n):
             z0 = -half + step * k + step * 0.28
             lit = rng.random() < 0.35
@@ -840,7 +901,7 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
                 Role.WINDOW if lit else Role.PLAIN,
             )
     rear_n = 3
-    for floor in range(floors):
+    for floor in range(floors if far is not None else 0):
         y0 = 1.1 if floor == 0 else ground + storey * (floor - 1) + 0.7
         for k in range(rear_n):
             x0 = side * (1.2 + k * 3.6)
@@ -855,7 +916,7 @@ def building(side: int, length: float, floors: int, colour: Colour, seed: int) -
                 scaled(GLASS, 1.2),
                 centre=(side, 0, 0),
             )
-    return b.build()
+    return b.build(far)
 
 
 _STROKES = {  # seven-segment strokes in a 1 x 2 cell: a..g

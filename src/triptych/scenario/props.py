@@ -117,6 +117,22 @@ class _Stage:
             s += length
 
 
+def _woods(g: _Stage, right: float, left: float, share: float) -> None:
+    """The edge of a wood beside parts of the road, at ``d`` = right and left."""
+    for d in (right, left):
+        if g.rng.random() > share:
+            continue
+        height = float(g.rng.choice([1.8, 4.0, 7.0, 10.0]))
+        s = g.start + float(g.rng.uniform(6, 60))
+        end = g.end - float(g.rng.uniform(6, 60))
+        while s < end:
+            mesh = m.thicket(12.0, height, int(g.rng.integers(0, 8)), g.green)
+            g.add(mesh, s, d + float(g.rng.uniform(-0.8, 0.8)), bucket=BACKDROP)
+            if height > 5 and g.rng.random() < 0.4:
+                g.tree(s, d, BACKDROP, int(g.rng.integers(0, 2)))
+            s += 11.4
+
+
 def _highway(g: _Stage) -> None:
     layout, rng = g.layout, g.rng
     rail_d = layout.right_edge + 3.6
@@ -145,7 +161,8 @@ def _highway(g: _Stage) -> None:
     wall = rng.random() < 0.2
     if wall:
         g.strip(rail_d + 2.5, 12.0, 0.0, 3.2, (110, 130, 120), 0.2, False, BEYOND)
-    for s in g.along(9):
+    _woods(g, rail_d + float(rng.uniform(7, 16)), layout.far_edge - float(rng.uniform(4, 14)), 0.5)
+    for s in g.along(float(rng.choice([7.0, 12.0, 30.0]))):
         side = rng.random() < 0.55
         d = (
             float(rng.uniform(rail_d + 4, rail_d + 34))
@@ -218,7 +235,8 @@ def _rural(g: _Stage) -> None:
         for s in g.along(16, 0.1):
             for d in (6.4, layout.far_edge - 3.0):
                 g.tree(s, d + float(rng.uniform(-0.4, 0.4)), ROADSIDE, 0)
-    for s in g.along(8):
+    _woods(g, float(rng.uniform(9, 22)), layout.far_edge - float(rng.uniform(6, 18)), 0.45)
+    for s in g.along(float(rng.choice([7.0, 10.0, 22.0]))):
         side = 1 if rng.random() < 0.5 else -1
         d = float(rng.uniform(8, 45)) if side > 0 else float(rng.uniform(layout.far_edge - 45, layout.far_edge - 4))
         g.tree(s, d, BACKDROP if abs(d) > 25 else ROADSIDE)
@@ -240,7 +258,7 @@ def _urban(g: _Stage) -> None:
     layout, rng = g.layout, g.rng
     walk_left, walk_right = layout.far_edge - 0.1, 4.35
     for d in (walk_left, walk_right):
-        g.strip(d, 10.0, 0.0, 0.13, (150, 153, 155), 0.2, False, ROADSIDE)
+        g.strip(d, 10.0, 0.0, 0.13, (150, 153, 155), 0.2, False, RAIL)
     park = rng.random() < 0.15
     for side, front in ((1, walk_right + 3.6), (-1, walk_left - 3.6)):
         s = g.start

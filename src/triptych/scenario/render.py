@@ -15,15 +15,20 @@ from triptych.scenario.atmosphere import Air, Look
 from triptych.scenario.camera import NEAR_M, Camera
 from triptych.scenario.config import ScenarioConfig
 from triptych.scenario.ground import JUNCTION_LEAD_M, GroundPainter, GroundPiece, Texture, make_texture
-from triptych.scenario.mesh import Role
+from triptych.scenario.mesh import Mesh, Role
 from triptych.scenario.props import Instance
-from triptych.scenario.road import JUNCTION_M, Plan
+from triptych.scenario.road import JUNCTION_M, Layout, Plan
 from triptych.scenario.signals import Aspect
 
 VIEW_M = 280.0
 """Nothing beyond this is drawn."""
+_PLAIN_PX = 90.0
+"""Scenery smaller than this is drawn in its simple version."""
 _SHIFT = 3
 _ONE = float(1 << _SHIFT)
+_SHINING = np.isin(
+    np.arange(len(Role)), (Role.GLOW, Role.BRAKE, Role.HEAD, Role.BLINK, Role.RED, Role.YELLOW, Role.GREEN)
+)
 
 
 @dataclass(slots=True)
@@ -31,6 +36,7 @@ class Drawing:
     """A composed frame: polygons in painting order and where they belong."""
 
     instances: list[Instance]
+    meshes: list[Mesh]
     points: npt.NDArray[np.float32]
     """(V, 2) pixels."""
     z_m: npt.NDArray[np.float32]
@@ -55,7 +61,7 @@ class Renderer:
         self.ground = GroundPainter(self.camera)
         base = config.segments[0].road if config.segments else config.road
         self._base = Road.URBAN if base in (Road.URBAN, Road.CROSSING) else base
-        self._textures: dict[tuple[object, bool], Texture] = {}
+        self._textures: dict[tuple[Layout, bool], Texture] = {}
         self._looks: dict[tuple[Weather, Light], Look] = {}
         self._panoramas: dict[tuple[Weather, Light], npt.NDArray[np.uint8]] = {}
         self._air: Air | None = None
@@ -63,6 +69,9 @@ class Renderer:
         self._lit = False
         self._overlays: dict[tuple[int, bool], list[npt.NDArray[np.uint8]]] = {}
         self._glow_sprites: dict[int, npt.NDArray[np.float32]] = {}
+        azimuth = float(np.random.Generator(np.random.PCG64([int(config.seed), 73])).uniform(-2.6, 2.6))
+        # direction to the sun, never straight ahead: 0 is behind us
+        self._sun = (0.8 * math.sin(azimuth), 0.6, -0.8 * math.cos(azimuth))
         self._curve_z = np.arange(-20.0, 420.0, 4.0)
 
     def prepare(self, plan: Plan) -> None:
@@ -101,10 +110,10 @@ class Renderer:
             self._lit = False
         return self._look
 
-    def _texture(self, layout: object, junction: bool) -> Texture:
+    def _texture(self, layout: Layout, junction: bool) -> Texture:
         key = (layout, junction)
         if key not in self._textures:
-            self._textures[key] = make_texture(layout, junction, self.ground.coarseness)  # type: ignore[arg-type]
+            self._textures[key] = make_texture(layout, junction, self.ground.coarseness)
         return self._textures[key]
 
     def _panorama(self, weather: Weather, light: Light) -> npt.NDArray[np.uint8]:
@@ -134,6 +143,41 @@ class Renderer:
         offset = np.cumsum(heading) * step
         return np.asarray(offset - offset[zero])
 
+    def _choose(
+        self,
+        instances: list[Instance],
+        s_m: float,
+        d_m: float,
+        yaw_rad: float,
+        curve: npt.NDArray[np.float64],
+        look: Look,
+    ) -> tuple[list[Instance], list[Mesh]]:
+        """What may be in the picture, in painting order, each with the mesh for its distance."""
+        camera = self.camera
+        farthest = min(VIEW_M, 3.6 / look.extinction_per_m)
+        # scenery less than three pixels high is left out
+        reach, ahead = camera.fx_px / 3.0, s_m + 1.0
+        near = [
+            i
+            for i in instances
+            if -12.0 < i.s - s_m < farthest and (i.class_id is not None or i.mesh.size_m * reach > i.s - ahead)
+        ]
+        if not near:
+            return [], []
+        place = np.array([(i.s, i.d, i.mesh.radius_m) for i in near])
+        z = place[:, 0] - s_m
+        x = place[:, 1] - d_m + np.interp(z, self._curve_z, curve) - yaw_rad * z
+        inside = np.abs(x) - place[:, 2] < (np.maximum(z, 0.0) + place[:, 2]) * (0.5 * camera.width_px / camera.fx_px)
+        inside &= z > -place[:, 2]
+        chosen = [near[k] for k in np.flatnonzero(inside).tolist()]
+        chosen.sort(key=lambda i: (i.bucket, -i.s))
+        plain = s_m + 1.0
+        scale = camera.fx_px / _PLAIN_PX
+        meshes = [
+            i.mesh.far if i.mesh.far is not None and i.mesh.size_m * scale < i.s - plain else i.mesh for i in chosen
+        ]
+        return chosen, meshes
+
     def compose(
         self,
         instances: list[Instance],
@@ -147,38 +191,29 @@ class Renderer:
         """Project and light all polygons that can be seen, in painting order."""
         camera = self.camera
         blink = (time_s * 1.5) % 1.0 < 0.5
-        farthest = min(VIEW_M, 3.6 / look.extinction_per_m)
-        # scenery less than two pixels and a half high is left out
-        reach = camera.fx_px / 2.5
-        ahead = s_m + 1.0
-        chosen = [
-            i
-            for i in instances
-            if -12.0 < i.s - s_m < farthest and (i.class_id is not None or i.mesh.size_m * reach > i.s - ahead)
-        ]
-        chosen.sort(key=lambda i: (i.bucket, -i.s))
-        n_vertices = np.array([i.mesh.vertices.shape[0] for i in chosen], np.int64)
-        n_polygons = np.array([i.mesh.starts.shape[0] for i in chosen], np.int64)
+        chosen, meshes = self._choose(instances, s_m, d_m, yaw_rad, curve, look)
+        n_vertices = np.array([mesh.vertices.shape[0] for mesh in meshes], np.int64)
+        n_polygons = np.array([mesh.starts.shape[0] for mesh in meshes], np.int64)
         first_vertex = np.concatenate([[0], np.cumsum(n_vertices)]).astype(np.int64)
         if not chosen:
             empty = np.zeros((0, 2), np.float32)
-            return Drawing([], empty, empty[:, 0], first_vertex, [], [], np.zeros(0, np.int64), [], {}, look)
+            return Drawing([], [], empty, empty[:, 0], first_vertex, [], [], np.zeros(0, np.int64), [], {}, look)
         place = np.array([(i.cos, i.sin, i.s - s_m, i.d - d_m, i.y) for i in chosen], np.float32)
-        v = np.concatenate([i.mesh.vertices for i in chosen])
-        at = np.repeat(place, n_vertices, axis=0)
-        z = v[:, 2] * at[:, 0] - v[:, 0] * at[:, 1] + at[:, 2]
-        x = v[:, 0] * at[:, 0] + v[:, 2] * at[:, 1] + at[:, 3]
+        v: npt.NDArray[np.float32] = np.concatenate([mesh.vertices for mesh in meshes])
+        at: npt.NDArray[np.float32] = np.repeat(place, n_vertices, axis=0)
+        z: npt.NDArray[np.float32] = v[:, 2] * at[:, 0] - v[:, 0] * at[:, 1] + at[:, 2]
+        x: npt.NDArray[np.float32] = v[:, 0] * at[:, 0] + v[:, 2] * at[:, 1] + at[:, 3]
         y = v[:, 1] + at[:, 4]
-        x += np.interp(z, self._curve_z, curve).astype(np.float32) - np.float32(yaw_rad) * z
+        x += np.asarray(np.interp(z, self._curve_z, curve), np.float32) - np.float32(yaw_rad) * z
         points = camera.project(x, y, z)
 
         polygon_instance = np.repeat(np.arange(len(chosen)), n_polygons)
-        starts = np.concatenate([i.mesh.starts for i in chosen]) + np.repeat(first_vertex[:-1], n_polygons)
-        counts = np.concatenate([i.mesh.counts for i in chosen])
-        normals = np.concatenate([i.mesh.normals for i in chosen])
+        starts = np.concatenate([mesh.starts for mesh in meshes]) + np.repeat(first_vertex[:-1], n_polygons)
+        counts = np.concatenate([mesh.counts for mesh in meshes])
+        normals = np.concatenate([mesh.normals for mesh in meshes])
         turn = place[polygon_instance, :2]
-        nx = normals[:, 0] * turn[:, 0] + normals[:, 2] * turn[:, 1]
-        nz = normals[:, 2] * turn[:, 0] - normals[:, 0] * turn[:, 1]
+        nx: npt.NDArray[np.float32] = normals[:, 0] * turn[:, 0] + normals[:, 2] * turn[:, 1]
+        nz: npt.NDArray[np.float32] = normals[:, 2] * turn[:, 0] - normals[:, 0] * turn[:, 1]
         ny = normals[:, 1]
         x0, y0, z0 = x[starts], y[starts], z[starts]
         facing = nx * x0 + ny * (y0 - camera.height_m) + nz * z0
@@ -193,16 +228,17 @@ class Renderer:
             & (low[:, 0] < camera.width_px)
             & (high[:, 1] > 0)
             & (low[:, 1] < camera.height_px)
-            & (size[:, 0] * size[:, 1] > 0.7)
+            & (size[:, 0] * size[:, 1] > 1.6)
             & (size.min(axis=1) > 0.15)
         )
         keep = np.flatnonzero(seen)
         starts, counts, polygon_instance = starts[keep], counts[keep], polygon_instance[keep]
         colours, glows = self._light(
-            chosen, keep, polygon_instance, nx, ny, nz, two_sided, x0, z0, look, blink, low, high
+            chosen, meshes, keep, polygon_instance, nx, ny, nz, two_sided, x0, z0, look, blink, low, high
         )
         return Drawing(
             chosen,
+            meshes,
             points,
             z,
             first_vertex,
@@ -217,6 +253,7 @@ class Renderer:
     def _light(
         self,
         chosen: list[Instance],
+        meshes: list[Mesh],
         keep: npt.NDArray[np.int64],
         polygon_instance: npt.NDArray[np.int64],
         nx: npt.NDArray[np.float32],
@@ -230,11 +267,11 @@ class Renderer:
         low: npt.NDArray[np.float32],
         high: npt.NDArray[np.float32],
     ) -> tuple[list[list[float]], dict[int, tuple[float, float, float, tuple[float, float, float]]]]:
-        albedo = np.concatenate([i.mesh.colours for i in chosen])[keep]
-        roles = np.concatenate([i.mesh.roles for i in chosen])[keep]
+        albedo = np.concatenate([mesh.colours for mesh in meshes])[keep]
+        roles = np.concatenate([mesh.roles for mesh in meshes])[keep]
         nx, ny, nz, two_sided, x0, z0 = nx[keep], ny[keep], nz[keep], two_sided[keep], x0[keep], z0[keep]
-        # sun from the right behind, sky from above
-        sun = np.maximum(0.0, 0.55 * nx + 0.6 * ny - 0.58 * nz)
+        sx, sy, sz = self._sun
+        sun = np.maximum(0.0, sx * nx + sy * ny + sz * nz)
         shade = np.where(two_sided, 1.0, 1.0 - look.sun + look.sun * (0.35 + 1.05 * sun)).astype(np.float32)
         light = shade[:, None] * np.array(look.ambient, np.float32)
         if look.beam > 0:
@@ -243,7 +280,9 @@ class Renderer:
             light += lit[:, None].astype(np.float32)
         colour = albedo * light
         glows: dict[int, tuple[float, float, float, tuple[float, float, float]]] = {}
-        special = np.flatnonzero(roles > Role.SHADOW)
+        if look.lights > 0.6:
+            colour[roles == Role.WINDOW] = (90.0, 165.0, 215.0)
+        special = np.flatnonzero(_SHINING[roles])
         for k in special.tolist():
             role = int(roles[k])
             instance = chosen[int(polygon_instance[k])]
@@ -258,8 +297,7 @@ class Renderer:
                     glows[k] = (float(a[0] + b[0]) / 2, float(a[1] + b[1]) / 2, radius, shine)
         clear = atmosphere.transmittance(look, z0)[:, None]
         # lamps pierce the fog better than surfaces do
-        bright = np.isin(roles, (Role.GLOW, Role.BRAKE, Role.HEAD, Role.BLINK, Role.RED, Role.YELLOW, Role.GREEN))
-        clear = np.where(bright[:, None], np.sqrt(clear), clear)
+        clear = np.where(_SHINING[roles][:, None], np.sqrt(clear), clear)
         fog = np.array(look.fog, np.float32)
         colour = np.clip(colour, 0, 255) * clear + fog * (1 - clear)
         return colour.tolist(), glows
@@ -290,7 +328,8 @@ class Renderer:
             cv2.addWeighted(image[:first], 1 - air.progress, other, air.progress, 0, dst=image[:first])
 
         def offset(z: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-            return np.asarray(np.interp(z, self._curve_z, curve), np.float32) - np.float32(yaw_rad) * z
+            bent = np.interp(z, self._curve_z, curve)
+            return np.asarray(bent - yaw_rad * z, np.float32)
 
         if not self._lit:
             ground.light(
@@ -385,7 +424,7 @@ class Renderer:
                     a = (int(x * 8), int(y * 8))
                     b = (int((x + slant * length) * 8), int((y + length) * 8))
                     cv2.line(drops, a, b, int(rng.integers(14, 42)), 1 if unit < 1.2 else 2, cv2.LINE_AA, 3)
-                sheet = cv2.add(sheet, cv2.merge([drops, drops, drops]))
+                cv2.add(sheet, cv2.merge([drops, drops, drops]), dst=sheet)
             sheets.append(sheet)
         return sheets
 
@@ -411,11 +450,9 @@ def _shine(role: int, instance: Instance, look: Look, blink: bool) -> tuple[tupl
             return (30, 140, 255), 2.0 + dark
         if instance.brakes:
             return (60, 60, 255), 1.6 + 1.6 * dark
-        return ((20, 16, 150), 1.5 * dark) if dark > 0.5 else (None, 0.0)
+        return ((20, 16, 150), 1.5 * dark) if dark > 0.5 and instance.kind != "parked car" else (None, 0.0)
     if role == Role.HEAD:
         return ((225, 245, 255), 2.2 + 3.0 * dark) if dark > 0.5 and instance.kind != "parked car" else (None, 0.0)
-    if role == Role.WINDOW:
-        return ((90, 165, 215), 0.0) if dark > 0.6 else (None, 0.0)
     if role == Role.BLINK:
         return ((40, 170, 255), 2.5) if blink else (None, 0.0)
     if role == Role.GLOW:

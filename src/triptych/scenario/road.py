@@ -31,14 +31,14 @@ class Layout:
         same: centres of the lanes in our direction, without the ego lane.
         oncoming: centres of the lanes of the other direction.
         left_edge, right_edge: the carriageway of our direction (and of the other one when there is no median).
-        shoulder: from..to, where the ego may stop; None without one.
+        shoulder: from..to, where the ego may stop; None without one beside its lane.
         median: "barrier", "grass" or "line".
         median_from, median_to: extent of the median; equal for a line.
         far_edge: left edge of everything paved.
         base: look of the surroundings: HIGHWAY, RURAL or URBAN also for CROSSING and WORKS.
         parking: whether cars are parked at the right.
         limit_mps: speed limit.
-        style: 0..3, variant of colours and markings.
+        style: 0..11, variant of colours and markings.
     """
 
     road: Road
@@ -64,8 +64,8 @@ class Layout:
         return min(sum(self.shoulder) / 2, self.shoulder[0] + 1.4)
 
 
-def _highway(rng: np.random.Generator, style: int, limit: float) -> Layout:
-    left, right = int(rng.integers(1, 3)), 0
+def _highway(rng: np.random.Generator, style: int, limit: float, right: int = 0) -> Layout:
+    left = int(rng.integers(1, 3)) if right == 0 else 1
     same = tuple(-LANE_M * k for k in range(1, left + 1)) + tuple(LANE_M * k for k in range(1, right + 1))
     right_edge = HALF_LANE_M + right * LANE_M
     left_edge = -HALF_LANE_M - left * LANE_M
@@ -80,7 +80,7 @@ def _highway(rng: np.random.Generator, style: int, limit: float) -> Layout:
         oncoming,
         left_edge,
         right_edge,
-        (right_edge, right_edge + 3.0),
+        (right_edge, right_edge + 3.0) if right == 0 else None,
         median,
         near,
         far,
@@ -130,10 +130,12 @@ def _urban(rng: np.random.Generator, style: int, limit: float, parking: bool | N
     )
 
 
-def make_layout(road: Road, before: Layout | None, rng: np.random.Generator, style: int) -> Layout:
+def make_layout(
+    road: Road, before: Layout | None, rng: np.random.Generator, style: int, lanes_right: int = 0
+) -> Layout:
     """The cross-section of a stretch; works narrow the one before them, if any, to the ego lane."""
     if road is Road.HIGHWAY:
-        return _highway(rng, style, 33.3)
+        return _highway(rng, style, 33.3, lanes_right)
     if road is Road.RURAL:
         return _rural(rng, style, 25.0)
     if road is Road.URBAN:
@@ -179,7 +181,7 @@ class Plan:
         self._config = config
         self._segments = config.segments or (Segment(config.road, _DEFAULT_LENGTH_M[config.road]),)
         rng = np.random.Generator(np.random.PCG64([int(config.seed), 11]))
-        self._style = int(rng.integers(0, 4))
+        self._style = int(rng.integers(0, 12))
         self._phases = rng.uniform(0, 2 * np.pi, 4)
         self._waves = 2 * np.pi / rng.uniform((150, 260, 420, 700), (220, 400, 650, 1100))
         self._stretches: list[Stretch] = []
@@ -195,7 +197,9 @@ class Plan:
         rng = np.random.Generator(np.random.PCG64([int(self._config.seed), 13, which]))
         layout = self._layouts.get(which)
         if layout is None:
-            layout = make_layout(segment.road, previous.layout if previous else None, rng, self._style)
+            layout = make_layout(
+                segment.road, previous.layout if previous else None, rng, self._style, self._config.lanes_right
+            )
             self._layouts[which] = layout
         # the drive starts inside the first stretch, with road behind the ego as well
         start = previous.end_m if previous else -60.0
@@ -248,4 +252,4 @@ class Plan:
             ys += [a, a]
         amplitude = np.interp(s_m, xs, ys) * self._config.curvature
         waves = np.sin(s_m[:, None] * self._waves + self._phases) @ np.array((0.25, 0.35, 0.3, 0.3))
-        return amplitude * waves
+        return np.asarray(amplitude * waves)

@@ -48,10 +48,9 @@ def make_panorama(
             grid = np.concatenate([grid, grid[:, :1]], axis=1)
             field += weight * cv2.resize(grid, (w, h), interpolation=cv2.INTER_CUBIC)
         cover = np.clip((field - 0.35 + 0.6 * amount) * 1.6, 0, 1) * (0.85 if weather is Weather.CLEAR else 0.5)
-        shade = {Light.DAY: (240, 238, 236), Light.DUSK: (120, 120, 190), Light.NIGHT: (40, 34, 32)}[light]
-        if weather is Weather.RAIN:
-            shade = (float(fog[0] * 0.78), float(fog[1] * 0.78), float(fog[2] * 0.78))
-        image += cover[:, :, None] * (np.array(shade, np.float32) - image)
+        shades = {Light.DAY: (240, 238, 236), Light.DUSK: (120, 120, 190), Light.NIGHT: (40, 34, 32)}
+        shade = fog * 0.78 if weather is Weather.RAIN else np.array(shades[light], np.float32)
+        image += cover[:, :, None] * (shade - image)
     xs = np.arange(w, dtype=np.float32)
     if light is Light.DUSK and weather is not Weather.FOG:
         sun = float(rng.uniform(0.3, 0.7)) * w
@@ -78,12 +77,13 @@ def make_panorama(
 
     unit = focal_px / 1000.0
     if base is not Road.URBAN or rng.random() < 0.5:
+        rise = float(rng.choice([0.6, 1.0, 1.0, 2.4]))
         for layer in range(2):
             wave = sum(
                 float(rng.uniform(0.4, 1)) / k * np.sin(turns * k * 2 + float(rng.uniform(0, 6.28)))
                 for k in range(1, 7)
             )
-            height = (22 - 10 * layer + 13 * np.asarray(wave, np.float32)) * unit
+            height = (22 - 10 * layer + 13 * np.asarray(wave, np.float32)) * (rise * unit)
             silhouette(height.astype(np.float32), ((120, 112, 88), (78, 98, 72))[layer], fade * (0.45, 0.65)[layer])
     if base is Road.URBAN:
         n = 90
@@ -100,7 +100,7 @@ def make_panorama(
     rough = cv2.blur(rough[None, :], (kernel, 1))[0] * np.sqrt(kernel)
     slow = np.asarray(sum(np.sin(turns * k + float(rng.uniform(0, 6.28))) for k in (3, 7, 12)), np.float32)
     silhouette(((9 + 2.5 * rough + 3 * slow) * unit).astype(np.float32), (48, 82, 58), fade * 0.85)
-    return np.clip(image, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(image, 0, 255), np.uint8)
 
 
 def view(panorama: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], heading_rad: float, focal_px: float) -> None:

@@ -235,10 +235,10 @@ class Scenario:
             return ego.d if ego.d > 0.3 else 0.0
         half = EGO_WIDTH_M / 2 + 0.5
         for actor in self._traffic.actors:
-            if abs(actor.d - target) < half + actor.width / 2 and abs(actor.d - ego.d) > 0.2:
-                if -14.0 - (actor.speed * 2 if actor.heading > 0 else 0) < actor.s - ego.s < room + 12.0:
-                    if abs(target - ego.d) > 0.3:
-                        return ego.d if ego.d > 0.3 else 0.0
+            behind = 14.0 + (actor.speed * 2 if actor.heading > 0 else 0.0)
+            beside = abs(actor.d - target) < half + actor.width / 2 and -behind < actor.s - ego.s < room + 12.0
+            if beside and abs(actor.d - ego.d) > 0.2 and abs(target - ego.d) > 0.3:
+                return ego.d if ego.d > 0.3 else 0.0
         return target
 
     def _touches(self) -> bool:
@@ -456,14 +456,13 @@ class Scenario:
 
     def _boxes(self) -> tuple[TruthBox, ...]:
         drawing, _ = self._draw()
-        renderer = self._render()
         width, height = self.config.width_px, self.config.height_px
         labelled = [k for k, i in enumerate(drawing.instances) if i.class_id is not None]
         candidates: dict[int, tuple[float, float, float, float, float, float, float]] = {}
         look = drawing.look
         for k in labelled:
             instance = drawing.instances[k]
-            a = int(drawing.first_vertex[k]) + instance.mesh.unboxed
+            a = int(drawing.first_vertex[k]) + drawing.meshes[k].unboxed
             b = int(drawing.first_vertex[k + 1])
             z = drawing.z_m[a:b]
             nearest = float(z.min())
@@ -509,7 +508,6 @@ class Scenario:
                     round(contrast, 3),
                 )
             )
-        del renderer
         boxes.sort(key=lambda box: (box.distance_m, box.x_min))
         return tuple(boxes)
 
@@ -530,7 +528,7 @@ def _visible_shares(drawing: Drawing, wanted: set[int], width: int, height: int)
     k = 0
     while k < n:
         instance = owner[k]
-        unboxed_end = int(drawing.first_vertex[instance]) + drawing.instances[instance].mesh.unboxed
+        unboxed_end = int(drawing.first_vertex[instance]) + drawing.meshes[instance].unboxed
         first = k
         while k < n and owner[k] == instance:
             start, end = drawing.polygon_starts[k], drawing.polygon_ends[k]
