@@ -213,7 +213,7 @@ def driving(speed_mps: float = 20.0, **config: object) -> Rig:
     rig = Rig(**config)  # type: ignore[arg-type]
     rig.speed_mps = speed_mps
     rig.obeys = False
-    rig.run(2.0)
+    rig.run(0.4)
     rig.obeys = True
     assert rig.state is S.NOMINAL
     rig.forget()

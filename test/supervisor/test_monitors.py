@@ -133,6 +133,8 @@ def test_repeated_frame_after_restart() -> None:
     monitor.restart()
     assert not monitor.observe(0, 8, True)
     assert monitor.observe(1, 9, True)
+    monitor.restart()
+    assert monitor.observe(1, 9, True)
 
 
 def test_future_frame() -> None:

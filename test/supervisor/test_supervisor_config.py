@@ -25,6 +25,7 @@ def test_defaults_follow_the_regulation() -> None:
     config = supervisor_config({})
     assert config == SupervisorConfig()
     assert config.takeover_wait_s == 10.0
+    assert config.startup_grace_s == 30.0
     assert config.manoeuvre_deceleration_mps2 == 2.0
     assert config.manoeuvre_deceleration_max_mps2 == 4.0
 

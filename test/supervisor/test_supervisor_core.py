@@ -49,11 +49,12 @@ def test_start_up() -> None:
     rig.obeys = False
     rig.run(5.0)
     assert rig.constraint.speed_limit_mps == pytest.approx(10.0, abs=0.1)
-    rig.run(20.0)
+    assert rig.visited() == ["NOMINAL"] and rig.faults() == []
+    rig = driving(36.0)
+    rig.run(0.2)
     assert rig.constraint.speed_limit_mps == 36.1
     assert rig.constraint.deceleration_mps2 == 1.5
     assert not (rig.constraint.hazard_lights or rig.constraint.pull_over or rig.constraint.remote_notification)
-    assert rig.visited() == ["NOMINAL"] and rig.faults() == []
 
 
 def test_before_the_start_nothing_moves_and_says_why() -> None:
@@ -97,7 +98,7 @@ def test_without_faults_and_inputs_it_is_starting() -> None:
     assert rig.core._reason() == "starting"
 
 
-@pytest.mark.parametrize("grace_s", [1.0, 30.0])
+@pytest.mark.parametrize("grace_s", [1.0, 3.0])
 def test_a_tier_that_is_never_started(grace_s: float) -> None:
     """A2: found by our own timers after the grace; the vehicle then drives without it."""
     rig = Rig(startup_grace_s=grace_s)
@@ -116,9 +117,9 @@ def test_a_tier_that_is_never_started(grace_s: float) -> None:
 
 def test_the_grace_of_a_missing_required_input_is_reported_without_a_manoeuvre_at_standstill() -> None:
     """A9: a standing vehicle just stands."""
-    rig = Rig()
+    rig = Rig(startup_grace_s=3.0)
     rig.alive -= {"detector"}
-    rig.run(35.0)
+    rig.run(5.0)
     assert rig.state is S.INITIALISING and rig.visited() == []
     assert rig.faults() == ["detector.never_received"]
     assert "detector.never_received" in rig.record.active_faults
@@ -129,10 +130,10 @@ def test_the_grace_of_a_missing_required_input_is_reported_without_a_manoeuvre_a
 
 def test_a_moving_vehicle_that_is_not_ready_after_the_grace_is_stopped() -> None:
     """The grace is bounded."""
-    rig = Rig()
+    rig = Rig(startup_grace_s=3.0)
     rig.obeys, rig.speed_mps = False, 5.0
     rig.alive -= {"detector"}
-    rig.run(30.0)
+    rig.run(3.0)
     assert rig.state is S.INITIALISING
     rig.run(0.1)
     assert rig.state is L1
@@ -141,11 +142,11 @@ def test_a_moving_vehicle_that_is_not_ready_after_the_grace_is_stopped() -> None
 
 def test_unknown_speed_after_the_grace_is_not_standing() -> None:
     """A10: without odometry the manoeuvre begins, and never ends by itself."""
-    rig = Rig()
+    rig = Rig(startup_grace_s=3.0)
     rig.alive -= {"odometry"}
-    rig.run(30.05)
+    rig.run(3.05)
     assert rig.state is L1
-    rig.run(20.0)
+    rig.run(5.0)
     assert rig.state is L1
     assert rig.constraint.deceleration_mps2 == 2.0
 
@@ -232,7 +233,7 @@ def test_the_manoeuvre_ends_in_the_minimal_risk_condition() -> None:
     assert rig.until(S.MRC) == pytest.approx(11.2, abs=0.3)
     assert rig.record.reason == "the vehicle stands"
     rig.alive |= {"detector"}
-    rig.run(20.0)
+    rig.run(5.0)
     assert rig.state is S.MRC
     command = rig.constraint
     assert command.speed_limit_mps == 0.0 and command.hazard_lights and command.remote_notification
@@ -461,6 +462,24 @@ def test_one_lost_vlm_is_no_degradation_but_caution() -> None:
     assert rig.constraint.speed_limit_mps > 30.0
 
 
+def test_a_late_vlm_is_not_a_lost_one() -> None:
+    """What is only reported does not take a tier's voice away."""
+    rig = driving(30.0)
+    rig.obeys = False
+    rig.edit_result = lambda r: replace(r, origin=Origin.LAST_FRAME, reason="timeout") if r.tier is Tier.FULL else r
+    rig.alive -= {"distilled"}
+    rig.driver = replace(rig.driver, present=False)
+    rig.run(2.7)
+    assert {"distilled.heartbeat", "full.late"} <= set(rig.record.active_faults)
+    assert rig.state is S.NOMINAL and rig.core._lost == {"distilled"}
+    rig.run(2.0)
+    assert rig.state is L2
+    rig.alive -= {"full"}
+    rig.driver = replace(rig.driver, present=True)
+    rig.run(3.0)
+    assert rig.core._lost == {"distilled", "full"} and rig.state is L3
+
+
 def test_both_vlms_lost_is_l3() -> None:
     """Perception only, 60 km/h, comfortable braking; back when one is."""
     rig = driving(20.0)
@@ -660,12 +679,12 @@ def test_handing_back_to_a_sick_vehicle_is_refused() -> None:
 
 def test_the_hold_timer_counts_in_automated_mode_only() -> None:
     """A13: minutes of driving by hand with the fault present do not use up the driver's time."""
-    rig = driving(20.0)
+    rig = driving(20.0, takeover_wait_s=3.0)
     rig.uncertainty[Tier.DETECTOR] = 1.0
     rig.until(L2)
-    rig.run(5.0)
+    rig.run(2.0)
     rig.driver = replace(rig.driver, override_active=True)
-    rig.run(30.0)
+    rig.run(6.0)
     assert rig.state is S.MANUAL
     rig.uncertainty[Tier.DETECTOR] = 0.1
     rig.driver = replace(rig.driver, override_active=False)
@@ -674,7 +693,7 @@ def test_the_hold_timer_counts_in_automated_mode_only() -> None:
     rig.obeys, rig.speed_mps = False, 20.0
     rig.uncertainty[Tier.DETECTOR] = 1.0
     rig.until(L2)
-    assert rig.until(L1) == pytest.approx(10.0, abs=0.1)
+    assert rig.until(L1) == pytest.approx(3.0, abs=0.1)
 
 
 def test_no_takeover_alert_at_standstill() -> None:
@@ -685,7 +704,7 @@ def test_no_takeover_alert_at_standstill() -> None:
     rig.uncertainty[Tier.DETECTOR] = 1.0
     rig.run(1.0)
     rig.advice = dict.fromkeys(rig.advice, Advice.PROCEED)
-    rig.run(30.0)
+    rig.run(12.0)
     assert not any(record.takeover_requested for _, record in rig.states)
     assert rig.state is L2 and rig.constraint.speed_limit_mps == 0.0
     assert rig.record.takeover_remaining_s == 0.0
@@ -796,6 +815,28 @@ def test_reset() -> None:
     assert rig.state is S.NOMINAL
 
 
+def test_a_reset_waits_for_every_fault_that_would_ask_the_driver() -> None:
+    """Not only for the one that caused the manoeuvre."""
+    rig = driving(2.0)
+    rig.alive -= {"detector"}
+    rig.until(S.MRC)
+    rig.alive |= {"detector"}
+    rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], healthy=False)
+    rig.driver = replace(rig.driver, attentive=False)
+    rig.alive -= {"distilled", "full"}
+    rig.run(6.0)
+    assert rig.core.request_reset(rig.now_ns) == (
+        False,
+        "Reset refused: detector.self_report is still there: The detector reports that it is not healthy.",
+    )
+    rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], healthy=True)
+    rig.run(2.0)
+    assert {"driver.inattentive", "full.heartbeat"} <= set(rig.record.active_faults)
+    assert rig.core.request_reset(rig.now_ns)[0]
+    rig.tick()
+    assert rig.state is L3
+
+
 def test_reset_needs_known_standstill() -> None:
     """A10: a vehicle of unknown speed is not reset."""
     rig = driving(20.0)
@@ -820,7 +861,7 @@ def test_a_reset_is_used_once() -> None:
     rig.run(3.0)
     assert rig.state is S.MANUAL
     rig.obeys, rig.speed_mps = False, 0.0
-    rig.run(30.0)
+    rig.run(5.0)
     assert rig.core.request_reset(rig.now_ns) == (True, "Reset accepted.")
     rig.tick()
     assert rig.state is S.NOMINAL and not rig.core.latched
@@ -963,11 +1004,11 @@ def test_time_does_not_run_backwards() -> None:
 # ---- flapping ----
 
 
-@pytest.mark.parametrize("period_ms", [200, 250, 500, 1000])
+@pytest.mark.parametrize("period_ms", [200, 1000])
 def test_a_flapping_fault_does_not_make_the_vehicle_oscillate(period_ms: int) -> None:
     """A8: 1 to 5 Hz: one degradation, the rest is suppressed and counted."""
     rig = driving(20.0)
-    for _ in range(round(9000 / period_ms)):
+    for _ in range(round(6000 / period_ms)):
         rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], healthy=False)
         rig.run(period_ms / 2000)
         rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], healthy=True)
@@ -1125,7 +1166,7 @@ def test_diagnostics_at_the_start() -> None:
     assert diagnostics["triptych/supervisor"].level == 0
     rig.alive = {"odometry"}
     rig.obeys = False
-    rig.run(29.9)
+    rig.run(1.9)
     rig.speed_mps = math.nan
     rig.run(1.2)
     last = {d.name: d for d in [c.diagnostics for c in rig.commands if c.diagnostics][-1]}["triptych/odometry"]
