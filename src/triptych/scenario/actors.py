@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triptych.contract import DetectionClass
-from triptych.scenario import mesh as m
-from triptych.scenario.mesh import Mesh, Person
+from triptych.scenario import people, vehicles
+from triptych.scenario.mesh import Colour, Mesh
+from triptych.scenario.people import Person
 
 IDM_ACCELERATION_MPS2 = 1.6
 IDM_DECELERATION_MPS2 = 2.0
@@ -102,13 +103,13 @@ class Actor:
                 view = "right" if self.across > 0 else "left"
             else:
                 view = "back" if self.heading > 0 else "front"
-            return m.pedestrian(self.person, view, phase)
+            return people.pedestrian(self.person, view, phase)
         if self.kind == "bicycle":
-            return m.bicycle(self.person, self.colour, int(self.walked / 1.3) % 4)
+            return people.bicycle(self.person, self.colour, int(self.walked / 1.3) % 4)
         return self.mesh
 
 
-def _pick(rng: np.random.Generator, items: tuple[m.Colour, ...]) -> m.Colour:
+def _pick(rng: np.random.Generator, items: tuple[Colour, ...]) -> Colour:
     return items[int(rng.integers(0, len(items)))]
 
 
@@ -118,7 +119,7 @@ def make_person(rng: np.random.Generator, hi_vis: bool = False) -> Person:
         (1.62, 1.7, 1.78, 1.86, 1.25)[int(rng.integers(0, 5 if not hi_vis else 4))],
         int(rng.integers(0, 4)),
         int(rng.integers(0, 4)),
-        int(rng.integers(0, len(m.CLOTHES))),
+        int(rng.integers(0, len(people.CLOTHES))),
         int(rng.integers(0, 6)),
         bool(rng.random() < 0.3),
         hi_vis,
@@ -129,27 +130,27 @@ def make_vehicle(rng: np.random.Generator, heading: int, heavy: float = 0.18, ur
     """A car, van, lorry or bus at s = d = 0, at rest. ``heavy``: share of lorries and buses."""
     if rng.random() < heavy:
         if urban and rng.random() < 0.5:
-            colour = _pick(rng, m.TRUCK_COLOURS)
-            return Actor("bus", DetectionClass.VEHICLE, 0, 0, 0, heading, 11.0, 2.54, m.bus(colour))
+            colour = _pick(rng, vehicles.TRUCK_COLOURS)
+            return Actor("bus", DetectionClass.VEHICLE, 0, 0, 0, heading, 11.0, 2.54, vehicles.bus(colour))
         length, height = ((7.0, 3.2), (10.0, 3.7), (14.0, 3.95))[int(rng.integers(0, 2 if urban else 3))]
-        body, cab = _pick(rng, m.TRUCK_COLOURS), _pick(rng, m.TRUCK_COLOURS)
-        mesh = m.truck(length, height, body, cab, heading < 0)
+        body, cab = _pick(rng, vehicles.TRUCK_COLOURS), _pick(rng, vehicles.TRUCK_COLOURS)
+        mesh = vehicles.truck(length, height, body, cab, heading < 0)
         return Actor("truck", DetectionClass.VEHICLE, 0, 0, 0, heading, length, 2.5, mesh)
-    shape = m.CAR_SHAPES[int(rng.choice(6, p=[0.24, 0.2, 0.18, 0.18, 0.1, 0.1]))]
-    mesh = m.car(shape, _pick(rng, m.CAR_COLOURS), int(rng.integers(0, 3)))
-    kind = "van" if shape is m.CAR_SHAPES[5] else "car"
+    shape = vehicles.CAR_SHAPES[int(rng.choice(6, p=[0.24, 0.2, 0.18, 0.18, 0.1, 0.1]))]
+    mesh = vehicles.car(shape, _pick(rng, vehicles.CAR_COLOURS), int(rng.integers(0, 3)))
+    kind = "van" if shape is vehicles.CAR_SHAPES[5] else "car"
     return Actor(kind, DetectionClass.VEHICLE, 0, 0, 0, heading, shape.length, shape.width, mesh)
 
 
 def make_motorbike(rng: np.random.Generator, heading: int) -> Actor:
     """A motorcycle with rider at s = d = 0."""
-    mesh = m.motorbike(make_person(rng), _pick(rng, m.CAR_COLOURS))
+    mesh = people.motorbike(make_person(rng), _pick(rng, vehicles.CAR_COLOURS))
     return Actor("motorbike", DetectionClass.TWO_WHEELER, 0, 0, 0, heading, 2.1, 0.8, mesh)
 
 
 def make_bicycle(rng: np.random.Generator, heading: int) -> Actor:
     """A cyclist at s = d = 0."""
-    person, colour = make_person(rng), _pick(rng, m.CAR_COLOURS)
+    person, colour = make_person(rng), _pick(rng, vehicles.CAR_COLOURS)
     actor = Actor(
         "bicycle",
         DetectionClass.TWO_WHEELER,
@@ -159,7 +160,7 @@ def make_bicycle(rng: np.random.Generator, heading: int) -> Actor:
         heading,
         1.7,
         0.6,
-        m.bicycle(person, colour, 0),
+        people.bicycle(person, colour, 0),
         person=person,
         colour=colour,
     )
@@ -171,7 +172,16 @@ def make_pedestrian(rng: np.random.Generator, hi_vis: bool = False) -> Actor:
     """A pedestrian at s = d = 0, standing."""
     person = make_person(rng, hi_vis)
     actor = Actor(
-        "pedestrian", DetectionClass.PEDESTRIAN, 0, 0, 0, 1, 0.5, 0.5, m.pedestrian(person, "back", -1), person=person
+        "pedestrian",
+        DetectionClass.PEDESTRIAN,
+        0,
+        0,
+        0,
+        1,
+        0.5,
+        0.5,
+        people.pedestrian(person, "back", -1),
+        person=person,
     )
     actor.walked = float(rng.uniform(0, 5))
     return actor

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triptych.contract import DetectionClass, Road
-from triptych.scenario import mesh as m
+from triptych.scenario import scenery, street
 from triptych.scenario.actors import Actor, make_pedestrian, make_vehicle
 from triptych.scenario.config import ScenarioConfig
-from triptych.scenario.mesh import Mesh
+from triptych.scenario.mesh import Builder, Colour, Mesh
 from triptych.scenario.road import JUNCTION_M, ZEBRA_M, Stretch
 from triptych.scenario.signals import Aspect
 
@@ -53,8 +53,8 @@ class Furnished:
     actors: list[Actor] = field(default_factory=list)
 
 
-GREENS: tuple[m.Colour, ...] = ((46, 112, 82), (40, 96, 62), (52, 120, 104), (36, 84, 70), (44, 108, 122))
-METAL: m.Colour = (140, 140, 138)
+GREENS: tuple[Colour, ...] = ((46, 112, 82), (40, 96, 62), (52, 120, 104), (36, 84, 70), (44, 108, 122))
+METAL: Colour = (140, 140, 138)
 
 
 class _Stage:
@@ -87,12 +87,12 @@ class _Stage:
 
     def tree(self, s: float, d: float, bucket: int, kind: int | None = None) -> None:
         kind = int(self.rng.choice(3, p=[0.6, 0.2, 0.2])) if kind is None else kind
-        self.add(m.tree(kind, int(self.rng.integers(0, 6)), self.green), s, d, bucket=bucket)
+        self.add(scenery.tree(kind, int(self.rng.integers(0, 6)), self.green), s, d, bucket=bucket)
 
     def sign(self, kind: str, s: float, d: float, height: float = 2.2, bucket: int = ROADSIDE) -> None:
-        self.add(m.post(height, 0.08, METAL), s, d, bucket=bucket)
+        self.add(street.post(height, 0.08, METAL), s, d, bucket=bucket)
         self.add(
-            m.sign_face(kind), s - 0.05, d, y=height + 0.15, class_id=DetectionClass.SIGN, kind=kind, bucket=bucket
+            street.sign_face(kind), s - 0.05, d, y=height + 0.15, class_id=DetectionClass.SIGN, kind=kind, bucket=bucket
         )
 
     def strip(
@@ -101,14 +101,14 @@ class _Stage:
         length: float,
         low: float,
         high: float,
-        colour: m.Colour,
+        colour: Colour,
         thickness: float,
         posts: bool,
         bucket: int,
         from_m: float | None = None,
         to_m: float | None = None,
     ) -> None:
-        mesh = m.strip(length, low, high, colour, thickness, posts)
+        mesh = street.strip(length, low, high, colour, thickness, posts)
         s = (self.start if from_m is None else from_m) + length / 2
         end = (self.end if to_m is None else to_m) - length / 2
         while s <= end:
@@ -126,7 +126,7 @@ def _woods(g: _Stage, right: float, left: float, share: float) -> None:
         s = g.start + float(g.rng.uniform(6, 60))
         end = g.end - float(g.rng.uniform(6, 60))
         while s < end:
-            mesh = m.thicket(12.0, height, int(g.rng.integers(0, 8)), g.green)
+            mesh = scenery.thicket(12.0, height, int(g.rng.integers(0, 8)), g.green)
             g.add(mesh, s, d + float(g.rng.uniform(-0.8, 0.8)), bucket=BACKDROP)
             if height > 5 and g.rng.random() < 0.4:
                 g.tree(s, d, BACKDROP, int(g.rng.integers(0, 2)))
@@ -180,10 +180,10 @@ def _highway(g: _Stage) -> None:
         centre = (layout.left_edge + layout.right_edge) / 2
         if rng.random() < 0.6:
             for d in (layout.left_edge - 0.9, rail_d + 0.5):
-                g.add(m.post(7.9, 0.35, METAL), s, d)
-            g.add(m.strip(0.4, 0.0, 0.4, METAL, 2 * (rail_d + 0.5 - centre), False), s, centre, y=7.4)
+                g.add(street.post(7.9, 0.35, METAL), s, d)
+            g.add(street.strip(0.4, 0.0, 0.4, METAL, 2 * (rail_d + 0.5 - centre), False), s, centre, y=7.4)
             g.add(
-                m.gantry_face(colour, min(lanes, 2)),
+                street.gantry_face(colour, min(lanes, 2)),
                 s - 0.3,
                 centre,
                 y=5.6,
@@ -192,9 +192,9 @@ def _highway(g: _Stage) -> None:
             )
         else:
             for d in (rail_d + 1.2, rail_d + 4.2):
-                g.add(m.post(4.2, 0.16, METAL), s, d, bucket=BEYOND)
+                g.add(street.post(4.2, 0.16, METAL), s, d, bucket=BEYOND)
             g.add(
-                m.gantry_face(colour, 1),
+                street.gantry_face(colour, 1),
                 s - 0.1,
                 rail_d + 2.7,
                 y=1.9,
@@ -207,14 +207,14 @@ def _highway(g: _Stage) -> None:
         centre = (layout.far_edge + rail_d) / 2
         half = (rail_d - layout.far_edge) / 2 + 6
         for d in (rail_d + 2.0, layout.far_edge - 2.0):
-            g.add(m.strip(7.0, 0.0, 5.4, (135, 138, 140), 1.4, False), s, d, bucket=BEYOND)
+            g.add(street.strip(7.0, 0.0, 5.4, (135, 138, 140), 1.4, False), s, d, bucket=BEYOND)
         g.add(_bridge(half), s, centre, kind="bridge")
     for s in g.along(50):
-        g.add(m.post(1.0, 0.12, (225, 228, 228)), s, rail_d + 0.3, bucket=BEYOND)
+        g.add(street.post(1.0, 0.12, (225, 228, 228)), s, rail_d + 0.3, bucket=BEYOND)
 
 
 def _bridge(half_width: float) -> Mesh:
-    b = m.Builder()
+    b = Builder()
     b.box((-half_width, half_width), (5.3, 6.6), (-4.5, 4.5), (140, 143, 146), faces="b")
     b.flat([(-half_width, 6.6), (half_width, 6.6), (half_width, 7.6), (-half_width, 7.6)], (120, 122, 118), -4.6)
     b.add(
@@ -230,7 +230,7 @@ def _rural(g: _Stage) -> None:
     alley = rng.random() < 0.4
     for s in g.along(25, 0.0):
         for d in (4.7, layout.far_edge - 1.2):
-            g.add(m.post(0.95, 0.12, (228, 230, 230)), s, d)
+            g.add(street.post(0.95, 0.12, (228, 230, 230)), s, d)
     if alley:
         for s in g.along(16, 0.1):
             for d in (6.4, layout.far_edge - 3.0):
@@ -246,8 +246,8 @@ def _rural(g: _Stage) -> None:
         if rng.random() < 0.7:
             side = 1 if rng.random() < 0.5 else -1
             d = float(rng.uniform(14, 24)) if side > 0 else layout.far_edge - float(rng.uniform(10, 20))
-            colour = m.BUILDING_COLOURS[int(rng.integers(0, len(m.BUILDING_COLOURS)))]
-            g.add(m.building(side, 14.0, 2, colour, int(rng.integers(0, 6))), s, d, bucket=BACKDROP)
+            colour = scenery.BUILDING_COLOURS[int(rng.integers(0, len(scenery.BUILDING_COLOURS)))]
+            g.add(scenery.building(side, 14.0, 2, colour, int(rng.integers(0, 6))), s, d, bucket=BACKDROP)
     for s in g.along(120):
         g.sign(str(rng.choice(["limit70", "limit80", "curve", "warning", "priority", "limit60"])), s, 4.9, 1.9)
     for s in g.along(140):
@@ -274,10 +274,10 @@ def _urban(g: _Stage) -> None:
                             BACKDROP,
                         )
                 else:
-                    colour = m.BUILDING_COLOURS[int(rng.integers(0, len(m.BUILDING_COLOURS)))]
+                    colour = scenery.BUILDING_COLOURS[int(rng.integers(0, len(scenery.BUILDING_COLOURS)))]
                     floors = int(rng.integers(2, 6))
                     g.add(
-                        m.building(side, length, floors, colour, int(rng.integers(0, 6))),
+                        scenery.building(side, length, floors, colour, int(rng.integers(0, 6))),
                         middle,
                         front + side * float(rng.uniform(0, 0.8)),
                         bucket=BACKDROP,
@@ -288,8 +288,8 @@ def _urban(g: _Stage) -> None:
             continue
         side = 1 if k % 2 else -1
         d = walk_right + 0.6 if side > 0 else walk_left - 0.6
-        g.add(m.post(8.0, 0.16, (95, 98, 96), -side * 1.8), s, d)
-        g.add(m.lamp_head(-side * 1.8), s - 0.1, d)
+        g.add(street.post(8.0, 0.16, (95, 98, 96), -side * 1.8), s, d)
+        g.add(street.lamp_head(-side * 1.8), s - 0.1, d)
         if rng.random() < 0.6:
             other = walk_left - 0.9 if side > 0 else walk_right + 0.9
             g.tree(s + 6, other, ROADSIDE, 0)
@@ -323,14 +323,21 @@ def _junction(g: _Stage) -> None:
         return
     overhead = rng.random() < 0.5
     for s, d, arm in ((start - 1.2, 4.7, -4.4 if overhead else 0.0), (start + JUNCTION_M - ZEBRA_M + 0.2, 4.7, -3.2)):
-        g.add(m.post(5.6 if arm else 3.4, 0.18, (70, 72, 72), arm), s, d)
-        g.add(m.traffic_light(True), s - 0.2, d, y=2.4, class_id=DetectionClass.TRAFFIC_LIGHT, kind="signal")
+        g.add(street.post(5.6 if arm else 3.4, 0.18, (70, 72, 72), arm), s, d)
+        g.add(street.traffic_light(True), s - 0.2, d, y=2.4, class_id=DetectionClass.TRAFFIC_LIGHT, kind="signal")
         if arm:
-            g.add(m.traffic_light(True), s - 0.2, d + arm, y=5.1, class_id=DetectionClass.TRAFFIC_LIGHT, kind="signal")
+            g.add(
+                street.traffic_light(True),
+                s - 0.2,
+                d + arm,
+                y=5.1,
+                class_id=DetectionClass.TRAFFIC_LIGHT,
+                kind="signal",
+            )
     left = g.layout.far_edge - 0.5
-    g.add(m.post(3.4, 0.18, (70, 72, 72)), start + JUNCTION_M + 1.2, left)
+    g.add(street.post(3.4, 0.18, (70, 72, 72)), start + JUNCTION_M + 1.2, left)
     g.add(
-        m.traffic_light(False),
+        street.traffic_light(False),
         start + JUNCTION_M + 1.2,
         left,
         y=2.4,
@@ -346,13 +353,13 @@ def _works(g: _Stage) -> None:
     post = edge + 2.6
     g.sign("works", g.start + 8.0, post, 2.0)
     g.sign({Road.HIGHWAY: "limit60", Road.RURAL: "limit40"}.get(layout.base, "limit30"), g.start + 26.0, post, 2.0)
-    g.add(m.works_barrier(2.4), start - 1.0, edge + 1.7, kind="barrier")
+    g.add(street.works_barrier(2.4), start - 1.0, edge + 1.7, kind="barrier")
     s = start
     boards = rng.random() < 0.5
     k = 0
     while s < end:
         shift = max(0.0, 1.6 - (s - start) * 0.15)
-        g.add(m.beacon_board() if boards else m.cone(), s, edge + 0.45 + shift, kind="works")
+        g.add(street.beacon_board() if boards else street.cone(), s, edge + 0.45 + shift, kind="works")
         s += 6.0
         k += 1
     if layout.left_edge < -3.0:  # the lane beside ours is closed too
@@ -360,13 +367,13 @@ def _works(g: _Stage) -> None:
         while s < end:
             closing = max(0.0, min(1.0, (s - start + 40.0) / 40.0))
             d = layout.left_edge + 0.2 + closing * (-2.1 - layout.left_edge - 0.2)
-            g.add(m.cone() if boards else m.beacon_board(), s, d, kind="works")
+            g.add(street.cone() if boards else street.beacon_board(), s, d, kind="works")
             s += 8.0
     s = start + 12
     while s < end - 6:
         what = int(rng.integers(0, 4))
         if what == 0:
-            g.add(m.excavator(), s, edge + 2.6, kind="machine")
+            g.add(street.excavator(), s, edge + 2.6, kind="machine")
             s += 8
         elif what in (1, 2):
             for _ in range(int(rng.integers(1, 3))):
@@ -379,7 +386,7 @@ def _works(g: _Stage) -> None:
                 worker.heading = 1 if rng.random() < 0.5 else -1
                 g.out.actors.append(worker)
         else:
-            g.add(m.works_barrier(1.6), s, edge + float(rng.uniform(2.0, 3.0)), kind="barrier")
+            g.add(street.works_barrier(1.6), s, edge + float(rng.uniform(2.0, 3.0)), kind="barrier")
         s += float(rng.uniform(9, 24))
 
 

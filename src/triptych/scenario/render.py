@@ -31,6 +31,24 @@ _SHINING = np.isin(
 )
 
 
+Glow = tuple[float, float, float, tuple[float, float, float]]
+"""x, y, radius in pixels, and colour of the halo of a lamp."""
+
+
+@dataclass(slots=True)
+class _Faces:
+    """Per polygon: normal, whether it is seen from both sides, place of its first corner, extent in pixels."""
+
+    nx: npt.NDArray[np.floating]
+    ny: npt.NDArray[np.floating]
+    nz: npt.NDArray[np.floating]
+    two_sided: npt.NDArray[np.bool_]
+    x: npt.NDArray[np.float32]
+    z: npt.NDArray[np.float32]
+    low: npt.NDArray[np.float32]
+    high: npt.NDArray[np.float32]
+
+
 @dataclass(slots=True)
 class Drawing:
     """A composed frame: polygons in painting order and where they belong."""
@@ -46,7 +64,7 @@ class Drawing:
     polygon_ends: list[int]
     polygon_instance: npt.NDArray[np.int64]
     colours: list[list[float]]
-    glows: dict[int, tuple[float, float, float, tuple[float, float, float]]]
+    glows: dict[int, Glow]
     look: Look
 
 
@@ -212,8 +230,8 @@ class Renderer:
         counts = np.concatenate([mesh.counts for mesh in meshes])
         normals = np.concatenate([mesh.normals for mesh in meshes])
         turn = place[polygon_instance, :2]
-        nx: npt.NDArray[np.float32] = normals[:, 0] * turn[:, 0] + normals[:, 2] * turn[:, 1]
-        nz: npt.NDArray[np.float32] = normals[:, 2] * turn[:, 0] - normals[:, 0] * turn[:, 1]
+        nx = normals[:, 0] * turn[:, 0] + normals[:, 2] * turn[:, 1]
+        nz = normals[:, 2] * turn[:, 0] - normals[:, 0] * turn[:, 1]
         ny = normals[:, 1]
         x0, y0, z0 = x[starts], y[starts], z[starts]
         facing = nx * x0 + ny * (y0 - camera.height_m) + nz * z0
@@ -233,9 +251,10 @@ class Renderer:
         )
         keep = np.flatnonzero(seen)
         starts, counts, polygon_instance = starts[keep], counts[keep], polygon_instance[keep]
-        colours, glows = self._light(
-            chosen, meshes, keep, polygon_instance, nx, ny, nz, two_sided, x0, z0, look, blink, low, high
-        )
+        faces = _Faces(nx[keep], ny[keep], nz[keep], two_sided[keep], x0[keep], z0[keep], low[keep], high[keep])
+        albedo = np.concatenate([mesh.colours for mesh in meshes])[keep]
+        roles = np.concatenate([mesh.roles for mesh in meshes])[keep]
+        colours, glows = self._light(albedo, roles, faces, chosen, polygon_instance, look, blink)
         return Drawing(
             chosen,
             meshes,
@@ -252,34 +271,26 @@ class Renderer:
 
     def _light(
         self,
+        albedo: npt.NDArray[np.float32],
+        roles: npt.NDArray[np.uint8],
+        faces: _Faces,
         chosen: list[Instance],
-        meshes: list[Mesh],
-        keep: npt.NDArray[np.int64],
         polygon_instance: npt.NDArray[np.int64],
-        nx: npt.NDArray[np.float32],
-        ny: npt.NDArray[np.float32],
-        nz: npt.NDArray[np.float32],
-        two_sided: npt.NDArray[np.bool_],
-        x0: npt.NDArray[np.float32],
-        z0: npt.NDArray[np.float32],
         look: Look,
         blink: bool,
-        low: npt.NDArray[np.float32],
-        high: npt.NDArray[np.float32],
-    ) -> tuple[list[list[float]], dict[int, tuple[float, float, float, tuple[float, float, float]]]]:
-        albedo = np.concatenate([mesh.colours for mesh in meshes])[keep]
-        roles = np.concatenate([mesh.roles for mesh in meshes])[keep]
-        nx, ny, nz, two_sided, x0, z0 = nx[keep], ny[keep], nz[keep], two_sided[keep], x0[keep], z0[keep]
+    ) -> tuple[list[list[float]], dict[int, Glow]]:
+        """Colours of polygons in this light, and the halos of lamps."""
         sx, sy, sz = self._sun
-        sun = np.maximum(0.0, sx * nx + sy * ny + sz * nz)
-        shade = np.where(two_sided, 1.0, 1.0 - look.sun + look.sun * (0.35 + 1.05 * sun)).astype(np.float32)
+        sun = np.maximum(0.0, sx * faces.nx + sy * faces.ny + sz * faces.nz)
+        shade = np.where(faces.two_sided, 1.0, 1.0 - look.sun + look.sun * (0.35 + 1.05 * sun)).astype(np.float32)
         light = shade[:, None] * np.array(look.ambient, np.float32)
         if look.beam > 0:
-            lit = atmosphere.beam(look, x0, z0) * np.where(two_sided | (nz < -0.3), 1.0, 0.35)
+            turned = np.where(faces.two_sided | (faces.nz < -0.3), 1.0, 0.35)
+            lit = atmosphere.beam(look, faces.x, faces.z) * turned
             lit = np.where(roles == Role.RETRO, lit * 2.5 + 0.05, lit)
             light += lit[:, None].astype(np.float32)
         colour = albedo * light
-        glows: dict[int, tuple[float, float, float, tuple[float, float, float]]] = {}
+        glows: dict[int, Glow] = {}
         if look.lights > 0.6:
             colour[roles == Role.WINDOW] = (90.0, 165.0, 215.0)
         special = np.flatnonzero(_SHINING[roles])
@@ -291,11 +302,11 @@ class Renderer:
                 continue
             colour[k] = shine
             if halo > 0:
-                a, b = low[keep[k]], high[keep[k]]
+                a, b = faces.low[k], faces.high[k]
                 radius = (0.5 * float(max(b[0] - a[0], b[1] - a[1])) + 0.8) * halo
                 if radius > 2.0:
                     glows[k] = (float(a[0] + b[0]) / 2, float(a[1] + b[1]) / 2, radius, shine)
-        clear = atmosphere.transmittance(look, z0)[:, None]
+        clear = atmosphere.transmittance(look, faces.z)[:, None]
         # lamps pierce the fog better than surfaces do
         clear = np.where(_SHINING[roles][:, None], np.sqrt(clear), clear)
         fog = np.array(look.fog, np.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -14,14 +13,10 @@ from triptych.contract import (
     DetectionClass,
     DriverState,
     InputError,
-    Light,
     MotionConstraint,
     Odometry,
-    Road,
-    Weather,
 )
-from triptych.scenario import atmosphere
-from triptych.scenario.actors import Actor
+from triptych.scenario import atmosphere, observe
 from triptych.scenario.advice import Situation, assess
 from triptych.scenario.camera import Camera
 from triptych.scenario.config import DriverAction, ScenarioConfig
@@ -32,20 +27,14 @@ from triptych.scenario.ego import (
     EGO_WIDTH_M,
     Ego,
 )
-from triptych.scenario.props import BEYOND, ROADSIDE, Instance
+from triptych.scenario.props import BACKDROP, BEYOND, ROADSIDE, Instance
 from triptych.scenario.render import Drawing, Renderer
-from triptych.scenario.road import HALF_LANE_M, LANE_M, Plan, Stretch
+from triptych.scenario.road import Plan
 from triptych.scenario.signals import Aspect
 from triptych.scenario.traffic import Traffic
-from triptych.scenario.truth import SceneTruth, TruthBox
+from triptych.scenario.truth import SceneTruth
 
 MAX_STEP_S = 0.5
-LABEL_AHEAD_M = 12.0
-"""The road, weather and light named in the truth are those this far ahead."""
-MIN_BOX_PX = 3.0
-"""Smaller boxes (shorter side) are left out."""
-MIN_CONTRAST = 0.05
-_CORRIDOR_M = EGO_WIDTH_M / 2 + 0.3
 
 
 class Scenario:
@@ -177,32 +166,9 @@ class Scenario:
     def _wanted_mps(self) -> float:
         return self._allowed_mps(self._ego.s)
 
-    def _in_path(self, actor: Actor, target_d: float | None = None) -> bool:
-        """Whether an actor is, or is about to be, where the ego drives."""
-        ego = self._ego
-        ahead = ego.d if target_d is None else ego.d + min(max(target_d - ego.d, -1.2), 1.2)
-        low, high = min(ego.d, ahead) - _CORRIDOR_M, max(ego.d, ahead) + _CORRIDOR_M
-        a_low, a_high = actor.d - actor.width / 2, actor.d + actor.width / 2
-        if actor.heading == 0 and actor.state in ("cross", "crossing traffic"):
-            if actor.state == "crossing traffic" and abs(actor.d) > 14:
-                return False
-            reach = actor.across * max(actor.speed, actor.wanted if actor.state == "cross" else 0.0) * 3.0
-            a_low, a_high = min(a_low, a_low + reach) - 0.3, max(a_high, a_high + reach) + 0.3
-        elif actor.heading > 0 and actor.state == "":
-            a_low, a_high = min(a_low, actor.lane - actor.width / 2), max(a_high, actor.lane + actor.width / 2)
-        return a_low < high and a_high > low
-
     def _obstacles(self) -> list[tuple[float, float]]:
         ego = self._ego
-        out: list[tuple[float, float]] = []
-        for actor in self._traffic.actors:
-            if actor.s < ego.s - 1.0 or (actor.heading < 0 and actor.state not in ("parked", "walk", "will cross")):
-                continue
-            if not self._in_path(actor):
-                continue
-            gap = actor.s - actor.length / 2 - ego.front
-            along = actor.speed if actor.heading > 0 and actor.state == "" else 0.0
-            out.append((gap, along))
+        out = observe.obstacles(ego, self._traffic)
         for index, signal in self._traffic.signals.items():
             line = self._traffic.furnished[index].stretch.stop_line_m
             assert line is not None
@@ -326,6 +292,8 @@ class Scenario:
                 layout = self._plan.at(a.s).layout
                 if layout.median != "line":
                     bucket = BEYOND
+            if a.state == "crossing traffic" and abs(a.d) > 9.0:
+                bucket = BACKDROP  # in the side street, between the houses
             out.append(
                 Instance(a.shown_mesh(), a.s, a.d, 0.0, cos, sin, bucket, a.class_id, a.kind, a.brakes, a.hazard)
             )
@@ -364,188 +332,23 @@ class Scenario:
     def truth(self) -> SceneTruth:
         """Ground truth of the frame that :meth:`render` gives now."""
         ego = self._ego
-        here = self._plan.at(ego.s + LABEL_AHEAD_M)
-        air = atmosphere.air_at(self._plan, ego.s)
-        weather, light = air.now
-        boxes = self._boxes()
-        situation = self._situation(here, weather, light)
-        hazards, advice = assess(situation)
+        weather, light = atmosphere.air_at(self._plan, ego.s).now
+        hazards, advice = assess(self.situation())
+        drawing, _ = self._draw()
         return SceneTruth(
-            boxes, here.layout.road, weather, light, hazards, advice, ego.speed, self._min_gap(), self._collision
+            observe.boxes(drawing, ego, self.config.width_px, self.config.height_px),
+            self._plan.at(ego.s + observe.LABEL_AHEAD_M).layout.road,
+            weather,
+            light,
+            hazards,
+            advice,
+            ego.speed,
+            observe.min_gap_m(ego, self._traffic),
+            self._collision,
         )
-
-    def _min_gap(self) -> float:
-        gaps = [
-            a.s - a.length / 2 - self._ego.front
-            for a in self._traffic.actors
-            if a.s > self._ego.s - 1.0 and self._in_path(a) and (a.heading >= 0 or a.state == "parked")
-        ]
-        return max(0.0, min(gaps)) if gaps else math.inf
 
     def situation(self) -> Situation:
         """What the advice table looks at."""
-        here = self._plan.at(self._ego.s + LABEL_AHEAD_M)
-        weather, light = atmosphere.air_at(self._plan, self._ego.s).now
-        return self._situation(here, weather, light)
-
-    def _situation(self, here: Stretch, weather: Weather, light: Light) -> Situation:
-        ego = self._ego
-        look = self._render().look(atmosphere.air_at(self._plan, ego.s))
-        visual = 3.0 / look.extinction_per_m
-        if light is Light.NIGHT and weather is not Weather.CLEAR:
-            visual = min(visual, 150.0)
-        seen = min(visual, 200.0)
-        lead_gap, lead_speed, lead_braking = math.inf, 0.0, False
-        in_lane = entering = near = wheeler = wheeler_close = red = works = math.inf
-        vehicles = 0
-        low, high = ego.d - HALF_LANE_M, ego.d + HALF_LANE_M
-        for a in self._traffic.actors:
-            gap = a.s - a.length / 2 - ego.front
-            if gap > seen or a.s < ego.s:
-                continue
-            gap = max(gap, 0.0)
-            side = max(low - (a.d + a.width / 2), (a.d - a.width / 2) - high)  # distance from our lane, < 0 inside
-            if a.class_id is DetectionClass.PEDESTRIAN:
-                toward = a.heading == 0 and a.state == "cross" and (ego.d - a.d) * a.across > 0
-                if side < 0:
-                    in_lane = min(in_lane, gap)
-                if side < 0 or (toward and side < max(a.speed, 0.5) * 2.0):
-                    entering = min(entering, gap)
-                if (side < 2.0 and a.state != "worker") or toward:
-                    near = min(near, gap)
-                continue
-            if a.class_id is DetectionClass.TWO_WHEELER:
-                beside = abs(a.d - ego.d) - EGO_WIDTH_M / 2 - a.width / 2
-                if beside < 3.5 and a.heading >= 0:
-                    wheeler = min(wheeler, gap)
-                if beside < 2.0 and a.heading >= 0:
-                    wheeler_close = min(wheeler_close, gap)
-            if a.state == "parked":
-                continue
-            on_road = self._plan.at(a.s).layout
-            if gap < 60 and on_road.left_edge - LANE_M - 1 < a.d < on_road.right_edge + 1 and a.kind != "bicycle":
-                vehicles += 1
-            if a.heading > 0 and self._in_path(a) and gap < lead_gap:
-                lead_gap, lead_speed, lead_braking = gap, a.speed, a.brakes
-        for index, signal in self._traffic.signals.items():
-            line = self._traffic.furnished[index].stretch.stop_line_m
-            assert line is not None
-            if signal.aspect(self._time_s) is not Aspect.GREEN and -1.0 < line - ego.front < seen:
-                red = min(red, max(0.0, line - ego.front))
-        if here.layout.road is Road.WORKS:
-            works = 0.0
-        else:
-            for x in self._plan.between(ego.s, ego.s + 60.0):
-                if x.layout.road is Road.WORKS and x.start_m > ego.s:
-                    works = min(works, x.start_m - ego.s)
-        return Situation(
-            ego.speed,
-            lead_gap,
-            lead_speed,
-            lead_braking,
-            in_lane,
-            entering,
-            near,
-            wheeler,
-            wheeler_close,
-            red,
-            works,
-            visual,
-            vehicles,
-        )
-
-    def _boxes(self) -> tuple[TruthBox, ...]:
-        drawing, _ = self._draw()
-        width, height = self.config.width_px, self.config.height_px
-        labelled = [k for k, i in enumerate(drawing.instances) if i.class_id is not None]
-        candidates: dict[int, tuple[float, float, float, float, float, float, float]] = {}
-        look = drawing.look
-        for k in labelled:
-            instance = drawing.instances[k]
-            a = int(drawing.first_vertex[k]) + drawing.meshes[k].unboxed
-            b = int(drawing.first_vertex[k + 1])
-            z = drawing.z_m[a:b]
-            nearest = float(z.min())
-            if float(z.max()) < 1.0:
-                continue
-            p = drawing.points[a:b]
-            x0, y0 = (float(v) for v in p.min(axis=0))
-            x1, y1 = (float(v) for v in p.max(axis=0))
-            cx0, cy0, cx1, cy1 = max(0.0, x0), max(0.0, y0), min(float(width), x1), min(float(height), y1)
-            if cx1 - cx0 < MIN_BOX_PX or cy1 - cy0 < MIN_BOX_PX:
-                continue
-            inside = (cx1 - cx0) * (cy1 - cy0) / max((x1 - x0) * (y1 - y0), 1e-6)
-            if nearest < 0.5:  # partly beside the camera: how much is inside cannot be told from the projection
-                inside = min(inside, 0.5)
-            contrast = float(np.exp(-look.extinction_per_m * max(nearest, 0.0)))
-            if look.beam > 0.5:
-                lit = float(
-                    atmosphere.beam(
-                        look, np.array([instance.d - self._ego.d], np.float32), np.array([nearest], np.float32)
-                    )[0]
-                )
-                shines = instance.kind in ("car", "van", "truck", "bus", "motorbike", "signal")
-                contrast *= 1.0 if shines else min(1.0, 4.0 * (lit + max(look.ambient) * 0.5))
-            if contrast < MIN_CONTRAST:
-                continue
-            candidates[k] = (cx0, cy0, cx1, cy1, inside, max(nearest, 0.0), contrast)
-        shares = _visible_shares(drawing, set(candidates), width, height)
-        boxes = []
-        for k, (x0, y0, x1, y1, inside, nearest, contrast) in candidates.items():
-            instance = drawing.instances[k]
-            assert instance.class_id is not None
-            boxes.append(
-                TruthBox(
-                    instance.class_id,
-                    x0,
-                    y0,
-                    x1,
-                    y1,
-                    round(inside * shares.get(k, 0.0), 3),
-                    nearest,
-                    instance.brakes,
-                    instance.kind,
-                    round(contrast, 3),
-                )
-            )
-        boxes.sort(key=lambda box: (box.distance_m, box.x_min))
-        return tuple(boxes)
-
-
-def _visible_shares(drawing: Drawing, wanted: set[int], width: int, height: int) -> dict[int, float]:
-    """Share of each wanted instance's pixels that nothing painted later covers.
-
-    Counted on a small picture (at most 480 px wide) of instance numbers.
-    """
-    scale = min(1.0, 480.0 / width)
-    w, h = max(1, math.ceil(width * scale)), max(1, math.ceil(height * scale))
-    ids = np.zeros((h, w), np.uint16)
-    points = np.rint(drawing.points * (scale * 8.0) - 4.0).astype(np.int32)
-    alone: dict[int, int] = {}
-    where: dict[int, tuple[int, int, int, int]] = {}
-    owner = drawing.polygon_instance.tolist()
-    n = len(owner)
-    k = 0
-    while k < n:
-        instance = owner[k]
-        unboxed_end = int(drawing.first_vertex[instance]) + drawing.meshes[instance].unboxed
-        first = k
-        while k < n and owner[k] == instance:
-            start, end = drawing.polygon_starts[k], drawing.polygon_ends[k]
-            if start >= unboxed_end:
-                cv2.fillConvexPoly(ids, points[start:end], instance + 1, cv2.LINE_8, 3)
-            k += 1
-        if instance in wanted:
-            a, b = drawing.polygon_starts[first], drawing.polygon_ends[k - 1]
-            p = points[a:b]
-            x0, y0 = (int(v) for v in np.maximum(p.min(axis=0) // 8 - 1, 0))
-            x1, y1 = (int(v) for v in p.max(axis=0) // 8 + 2)
-            part = ids[y0:y1, x0:x1]
-            alone[instance] = int(np.count_nonzero(part == instance + 1))
-            where[instance] = (x0, y0, x1, y1)
-    out: dict[int, float] = {}
-    for instance, total in alone.items():
-        x0, y0, x1, y1 = where[instance]
-        left = int(np.count_nonzero(ids[y0:y1, x0:x1] == instance + 1))
-        out[instance] = left / total if total else 0.0
-    return out
+        air = atmosphere.air_at(self._plan, self._ego.s)
+        look = self._render().look(air)
+        return observe.observe(self._ego, self._traffic, self._plan, look, *air.now)
