@@ -401,8 +401,11 @@ def engines_list(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
         return
     table = Table("name", "version", "task", "licence", "state")
     for e in entries:
-        table.add_row(e.name, e.version, e.task, e.licence, f"[yellow]{e.problem}[/]" if e.problem else "ready")
+        table.add_row(e.name, e.version, e.task, e.licence, "[yellow]see below[/]" if e.problem else "ready")
     console.print(table)
+    for e in entries:
+        if e.problem:
+            console.print(f"• {e.problem}", highlight=False, soft_wrap=True)
 
 
 @engines_app.command("check")
