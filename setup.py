@@ -107,7 +107,8 @@ def build_messages() -> None:
             f"-DPython3_EXECUTABLE={sys.executable}",
         ]
         for command in (configure, ["cmake", "--build", work, "--target", "install"]):
-            subprocess.run([str(part) for part in command], check=True, env=environment)
+            if subprocess.run([str(part) for part in command], env=environment).returncode:
+                raise SystemExit("Building the ROS 2 messages failed; CMake's reason stands above.")
         old = sorted((ROOT / "build").glob("messages-*"), key=lambda folder: folder.stat().st_mtime)
         for folder in old[: -KEPT_BUILDS + 1]:
             shutil.rmtree(folder, ignore_errors=True)
