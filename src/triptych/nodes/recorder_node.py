@@ -67,6 +67,9 @@ class RecorderNode(Node):  # type: ignore[misc]
                 for tier, b in BUDGETS.items()
             },
         }
+        # A record that is there already is from before a crash of this run; an older bag alone is from an older run.
+        again = (folder / "record.jsonl").exists() or (folder / "record.jsonl.part").exists()
+        bag = free_path(folder / "results") if again else folder / "results"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._record = record.RecordWriter(free_path(folder / "record.jsonl"), meta)
@@ -76,7 +79,7 @@ class RecorderNode(Node):  # type: ignore[misc]
             ) from None
         self._bag: BagWriter | None = None
         if self.params.write_mcap:
-            self._bag = BagWriter(free_path(folder / "results"), latched=[topics.STATE.name])
+            self._bag = BagWriter(bag, latched=[topics.STATE.name], overwrite=True)
         self._camera = Subscription(self, Image, topics.CAMERA_IMAGE.name, SENSOR_QOS, self.notes)
         self._sources: list[tuple[Subscription, topics.Topic, Callable[[int, Any], None]]] = []
         self._last_verdicts: dict[str, tuple[VerdictLevel, bool]] = {}

@@ -5,7 +5,6 @@ Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -69,7 +68,7 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         node.malloc_tuned = tuned
         executor = SingleThreadedExecutor()
         executor.add_node(node)
-        spinning = threading.Thread(target=_spin, args=(executor,), name="executor", daemon=True)
+        spinning = threading.Thread(target=_spin, args=(executor, node), name="executor", daemon=True)
         spinning.start()
         node.begin()
         realtime.calm_collector()
@@ -89,9 +88,16 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     return code
 
 
-def _spin(executor: SingleThreadedExecutor) -> None:
-    with contextlib.suppress(ExternalShutdownException):
-        executor.spin()
+def _spin(executor: SingleThreadedExecutor, node: Any) -> None:
+    """Serve services and parameters for as long as the node lives: what one of them raises is logged, not the end."""
+    while True:
+        try:
+            executor.spin()
+            return
+        except ExternalShutdownException:
+            return
+        except Exception as error:
+            node.get_logger().error(f"in a callback: {type(error).__name__}: {error}")
 
 
 def _end(node: Any, executor: SingleThreadedExecutor | None, spinning: threading.Thread | None) -> None:

@@ -52,6 +52,8 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
         super().__init__(name, **options)
         self.finished = threading.Event()
         self.malloc_tuned = False
+        self._change_state = self._service_change_state.callback
+        self._service_change_state.callback = self._on_change_state
         self.params = load(self, TierParams)
         self.tier = self._which()
         self.budget = self.params.budget(self.tier)
@@ -96,6 +98,15 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
             self.trigger_activate()
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
+
+    def _on_change_state(self, request: Any, response: Any) -> Any:
+        """As rclpy does it, but a transition that the present state does not have is answered instead of raised."""
+        try:
+            return self._change_state(request, response)
+        except Exception as error:
+            self.get_logger().error(f"transition {request.transition.id} {request.transition.label} refused: {error}")
+            response.success = False
+            return response
 
     def _guarded(self, what: str, work: Callable[[], None]) -> TransitionCallbackReturn:
         """Run a transition; nothing it raises is lost: it is logged, in the heartbeat, and the node lives on."""
