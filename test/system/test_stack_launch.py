@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import signal
@@ -90,7 +89,7 @@ def test_every_argument_is_described(name: str) -> None:
 
 
 @needs_executables
-def test_stack_drives_in_a_namespace_and_ends_without_orphans(tmp_path: Path) -> None:
+def test_stack_drives_and_ends_without_orphans(tmp_path: Path) -> None:
     domain = random.randint(1, 100)
     launch = start(
         "stack",
