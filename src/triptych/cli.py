@@ -196,8 +196,7 @@ def run(
     from triptych import session
 
     file, engines = session.params_file(params), engines_of(engine)
-    wanted = {"camera/image_raw": camera, "odometry": odometry, "driver/state": driver}
-    remaps = {name: topic for name, topic in wanted.items() if name != topic}
+    remaps = session.input_remaps(camera, odometry, driver)
     plan = session.Plan(
         "run",
         f"live topic {camera}",

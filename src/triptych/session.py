@@ -20,19 +20,31 @@ import yaml
 from rich.console import Console
 
 from triptych import dds, resources
-from triptych.contract import ConfigError, Tier, TriptychError
+from triptych.contract import ConfigError, TriptychError
 from triptych.live import LiveModel, LiveView
 from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
 from triptych.replay.record import Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
+from triptych.stack import input_remaps, node, params_file, stack_specs
 from triptych.supervisor.config import SupervisorConfig
+
+__all__ = [
+    "Plan",
+    "input_remaps",
+    "node",
+    "params_file",
+    "prepare",
+    "run",
+    "stack_specs",
+    "states_line",
+    "supervisor_settings",
+]
 
 POLL_S = 0.1
 SETTLE_S = 0.3
 """After the last frame: time for its results to reach the recorder."""
 RECORD = "record.jsonl"
-NODE_MODULE = "triptych.nodes.{}"
 
 
 @dataclass(frozen=True)
@@ -60,19 +72,6 @@ class Plan:
     duration_s: float | None = None
 
 
-def params_file(user: Path | None) -> Path:
-    """The user's parameter file, or the shipped one.
-
-    Raises:
-        TriptychError: the named file does not exist.
-    """
-    if user is None:
-        return resources.resource("config", "params.yaml")
-    if not user.is_file():
-        raise TriptychError("no such parameter file", where=user, remedy="copy config/params.yaml and edit it")
-    return user
-
-
 def supervisor_settings(params: Path) -> dict[str, Any]:
     """The supervisor's own parameters in a ROS parameter file; those of its node around it are left out.
 
@@ -87,37 +86,6 @@ def supervisor_settings(params: Path) -> dict[str, Any]:
             f"is not a ROS parameter file ({type(error).__name__})", where=params, remedy="see config/params.yaml"
         ) from None
     return {k: v for section in sections for k, v in section.items() if k in SupervisorConfig.model_fields}
-
-
-def node(name: str, executable: str, params: Path, **options: Any) -> NodeSpec:
-    """A node of the stack with the parameter file all nodes share."""
-    return NodeSpec(name, NODE_MODULE.format(executable), params, **options)
-
-
-def stack_specs(
-    params: Path,
-    engines: Mapping[Tier, str],
-    tiers: Sequence[Tier],
-    *,
-    view: bool,
-    remaps: Mapping[str, str] | None = None,
-) -> list[NodeSpec]:
-    """The supervisor, the tiers and, if wanted, the view.
-
-    Args:
-        engines: engine of a tier where it is not the built-in one.
-        tiers: those to start; the supervisor is told which of the VLM tiers to expect.
-        remaps: for every node, e.g. the camera topic.
-    """
-    expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
-    shared = dict(remaps or {})
-    specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
-    for tier in tiers:
-        own = {"engine": engines[tier]} if tier in engines else {}
-        specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))
-    if view:
-        specs.append(node("view", "view_node", params, remaps=shared))
-    return specs
 
 
 def run(

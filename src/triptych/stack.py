@@ -1,0 +1,69 @@
+"""Which nodes a run consists of, as data: what the command line and the launch files both start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triptych import resources
+from triptych.contract import Tier, TriptychError
+from triptych.nodes import topics
+from triptych.nodes.process import NodeSpec
+
+NODE_PACKAGE = "triptych.nodes."
+
+
+def params_file(user: Path | None) -> Path:
+    """The user's parameter file, or the shipped one.
+
+    Raises:
+        TriptychError: the named file does not exist.
+    """
+    if user is None:
+        return resources.resource("config", "params.yaml")
+    if not user.is_file():
+        raise TriptychError("no such parameter file", where=user, remedy="copy config/params.yaml and edit it")
+    return user
+
+
+def input_remaps(camera: str, odometry: str, driver: str) -> dict[str, str]:
+    """Remap rules that connect the stack's inputs to other topics; the compressed camera goes with the raw one."""
+    wanted = {
+        topics.CAMERA_IMAGE.name: camera,
+        topics.CAMERA_IMAGE.name + "/compressed": camera + "/compressed",
+        topics.ODOMETRY.name: odometry,
+        topics.DRIVER_STATE.name: driver,
+    }
+    return {name: topic for name, topic in wanted.items() if name != topic}
+
+
+def node(name: str, executable: str, params: Path, **options: Any) -> NodeSpec:
+    """A node of the stack with the parameter file all nodes share."""
+    return NodeSpec(name, NODE_PACKAGE + executable, params, **options)
+
+
+def stack_specs(
+    params: Path,
+    engines: Mapping[Tier, str],
+    tiers: Sequence[Tier],
+    *,
+    view: bool,
+    remaps: Mapping[str, str] | None = None,
+) -> list[NodeSpec]:
+    """The supervisor, the tiers and, if wanted, the view.
+
+    Args:
+        engines: engine of a tier where it is not the built-in one.
+        tiers: those to start; the supervisor is told which of the VLM tiers to expect.
+        remaps: for every node, e.g. the camera topic.
+    """
+    expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
+    shared = dict(remaps or {})
+    specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
+    for tier in tiers:
+        own = {"engine": engines[tier]} if tier in engines else {}
+        specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))
+    if view:
+        specs.append(node("view", "view_node", params, remaps=shared))
+    return specs
