@@ -1,21 +1,13 @@
-"""Plays a recording through the stack and ends with it.
+"""A recording through the stack: ``ros2 launch triptych_ros replay.launch.py input:=drive.mp4``.
 
-ros2 launch triptych_ros replay.launch.py input:=drive.mp4 record:=results
+``--show-args`` lists the arguments; they are a table in ``triptych.launching``.
 """
 
 from launch import LaunchDescription
-from launch.actions import OpaqueFunction
 
-from triptych.nodes import launching
+from triptych.launching import description, replay_nodes
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments, the middleware's environment, stack, player."""
-    return LaunchDescription(
-        [
-            *launching.declared([*launching.REPLAY, *launching.STACK]),
-            *launching.dds_environment(),
-            OpaqueFunction(function=launching.replay),  # first: it refuses before anything has started
-            OpaqueFunction(function=launching.stack),
-        ]
-    )
+    """Supervisor, tiers, view and the player, whose end is the end of the launch; recorder if asked for."""
+    return description("replay", replay_nodes)

@@ -1,20 +1,13 @@
-"""Tiers and supervisor on a vehicle's topics; ``scenario:=true`` brings a vehicle along.
+"""Tiers and supervisor on live topics: ``ros2 launch triptych_ros stack.launch.py camera:=/front/image_raw``.
 
-ros2 launch triptych_ros stack.launch.py --show-args
+``--show-args`` lists the arguments; they are a table in ``triptych.launching``.
 """
 
 from launch import LaunchDescription
-from launch.actions import OpaqueFunction
 
-from triptych.nodes import launching
+from triptych.launching import description, stack_nodes
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments, the middleware's environment, nodes."""
-    return LaunchDescription(
-        [
-            *launching.declared(launching.STACK),
-            *launching.dds_environment(),
-            OpaqueFunction(function=launching.stack),
-        ]
-    )
+    """Supervisor, tiers, view; recorder and scenario if asked for."""
+    return description("stack", stack_nodes)

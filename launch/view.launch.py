@@ -1,20 +1,13 @@
-"""Annotated image and markers of a running stack, with RViz or Foxglove.
+"""Look at a running stack: ``ros2 launch triptych_ros view.launch.py``.
 
-ros2 launch triptych_ros view.launch.py
+``--show-args`` lists the arguments; they are a table in ``triptych.launching``.
 """
 
 from launch import LaunchDescription
-from launch.actions import OpaqueFunction
 
-from triptych.nodes import launching
+from triptych.launching import description, view_nodes
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments, the middleware's environment, view, viewer."""
-    return LaunchDescription(
-        [
-            *launching.declared(launching.VIEW),
-            *launching.dds_environment(),
-            OpaqueFunction(function=launching.view),
-        ]
-    )
+    """RViz with the shipped layout; foxglove_bridge and the view node if asked for."""
+    return description("view", view_nodes)
