@@ -209,6 +209,79 @@ def _noise(columns: int, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArra
 
 
 @lru_cache(maxsize=24)
+def _grain(style: int, columns: int, rows: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Asphalt and grass grain in grey levels, one period in ``columns`` x ``rows`` cells."""
+    asphalt, grass = _noise(960, style)
+    shrink = columns < 960 and rows < 960
+    how = cv2.INTER_AREA if shrink else cv2.INTER_LINEAR
+    return (
+        np.asarray(cv2.resize(asphalt, (columns, rows), interpolation=how) * 8.0, np.float32),
+        np.asarray(cv2.resize(grass, (columns, rows), interpolation=how) * 15.0, np.float32),
+    )
+
+
+class _Canvas:
+    """One level of a texture while it is painted.
+
+    As long as paints run along the whole road a single row is enough; only dashes and rectangles need all of them.
+    """
+
+    def __init__(self, rows: int, columns: int, row_m: float, column_m: float, half_m: float, length_m: float) -> None:
+        self._rows, self._columns, self._row_m, self._column_m = rows, columns, row_m, column_m
+        self._half_m, self._length_m = half_m, length_m
+        self._colour = np.zeros((1, columns, 3), np.float32)
+        self._grain = np.zeros((2, 1, columns), np.float32)
+
+    def _along(self, p: _Paint) -> npt.NDArray[np.float32] | None:
+        """Share of each row that is painted; None for all of all."""
+        if p.dash is not None:
+            on, off = p.dash
+            out = np.zeros(self._rows, np.float32)
+            for k in range(round(self._length_m / (on + off))):
+                out += _coverage(k * (on + off), k * (on + off) + on, 0.0, self._row_m, self._rows)
+            return out
+        if p.s0 is not None and p.s1 is not None:
+            return _coverage(p.s0, p.s1, 0.0, self._row_m, self._rows)
+        return None
+
+    def paint(self, p: _Paint) -> None:
+        """Lay ``p`` over what is there."""
+        across = _coverage(p.d0, p.d1, -self._half_m, self._column_m, self._columns) * p.alpha
+        touched = np.flatnonzero(across)
+        along = self._along(p)
+        hit = np.flatnonzero(along) if along is not None else np.zeros(1, int)
+        if touched.size == 0 or hit.size == 0:
+            return
+        cut = slice(int(touched[0]), int(touched[-1]) + 1)
+        lines = slice(0, self._colour.shape[0])
+        cover = across[None, cut]
+        if along is not None:
+            if self._colour.shape[0] == 1:
+                self._colour = np.repeat(self._colour, self._rows, axis=0)
+                self._grain = np.repeat(self._grain, self._rows, axis=1)
+            lines = slice(int(hit[0]), int(hit[-1]) + 1)
+            cover = along[lines, None] * cover
+        self._colour[lines, cut] += cover[:, :, None] * (np.array(p.colour, np.float32) - self._colour[lines, cut])
+        for k, value in enumerate((p.asphalt, p.grass)):
+            self._grain[k, lines, cut] += cover * (value - self._grain[k, lines, cut])
+
+    def finish(self, style: int) -> npt.NDArray[np.uint8]:
+        """(rows, columns, 3) with grain."""
+        size = max(1, round(PERIOD_M / self._column_m)), max(2, round(PERIOD_M / self._row_m))
+        total = np.zeros((self._rows, self._columns), np.float32)
+        for tile, strength in zip(_grain(style, *size), self._grain):
+            repeats = (math.ceil(self._rows / tile.shape[0]), math.ceil(self._columns / tile.shape[1]))
+            total += np.tile(tile, repeats)[: self._rows, : self._columns] * strength
+        image = np.empty((self._rows, self._columns, 3), np.uint8)
+        image[:] = np.rint(self._colour)
+        # one half of the grain after the other, saturating
+        for operation, sign in ((cv2.add, 1.0), (cv2.subtract, -1.0)):
+            part = np.clip(total * np.float32(sign), 0, 255).astype(np.uint8)
+            operation(image, cv2.merge([part, part, part]), dst=image)
+        return image
+
+
+@lru_cache(maxsize=24)
 def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
     """Paint a cross-section (one period of it, or a whole junction).
 
@@ -217,7 +290,6 @@ def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
     """
     paints = _recipe(layout, junction)
     length = JUNCTION_M + 2 * JUNCTION_LEAD_M if junction else PERIOD_M
-    asphalt0, grass0 = _noise(960, layout.style)
     images, d_mins, columns_m, rows_m = [], [], [], []
     for level in range(LEVELS):
         column_m = 0.025 * coarseness * 2**level
@@ -225,47 +297,14 @@ def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
         columns = round(2 * half / column_m)
         row_m = _ROW_M[level] * (coarseness if level < 3 else 1.0)
         rows = max(2, round(length / row_m))
-        row_m = length / rows
-        base = np.zeros((rows, columns, 3), np.float32)
-        amount = np.zeros((2, rows, columns), np.float32)
-        for p in paints:
-            across = _coverage(p.d0, p.d1, -half, column_m, columns) * p.alpha
-            along: npt.NDArray[np.float32] | None = None
-            if p.dash is not None:
-                on, off = p.dash
-                along = np.zeros(rows, np.float32)
-                for k in range(round(length / (on + off))):
-                    along += _coverage(k * (on + off), k * (on + off) + on, 0.0, row_m, rows)
-            elif p.s0 is not None and p.s1 is not None:
-                along = _coverage(p.s0, p.s1, 0.0, row_m, rows)
-            touched = np.flatnonzero(across)
-            if touched.size == 0:
-                continue
-            cut = slice(int(touched[0]), int(touched[-1]) + 1)
-            lines = slice(0, rows)
-            if along is not None:
-                hit = np.flatnonzero(along)
-                if hit.size == 0:
-                    continue
-                lines = slice(int(hit[0]), int(hit[-1]) + 1)
-                cover = along[lines, None] * across[None, cut]
-            else:
-                cover = np.broadcast_to(across[None, cut], (rows, cut.stop - cut.start))
-            base[lines, cut] += cover[:, :, None] * (np.array(p.colour, np.float32) - base[lines, cut])
-            for k, value in enumerate((p.asphalt, p.grass)):
-                amount[k, lines, cut] += cover * (value - amount[k, lines, cut])
-        size = (max(1, round(PERIOD_M / column_m)), max(2, round(PERIOD_M / row_m)))
-        for k, (tile0, strength) in enumerate(((asphalt0, 8.0), (grass0, 15.0))):
-            tile = cv2.resize(tile0, size, interpolation=cv2.INTER_AREA if level else cv2.INTER_LINEAR)
-            repeats = (math.ceil(rows / tile.shape[0]), math.ceil(columns / tile.shape[1]))
-            noise = np.tile(tile, repeats)[:rows, :columns] * (amount[k] * strength)
-            base += noise[:, :, None] * np.array((0.9, 1.0, 1.0), np.float32)
-        image = np.clip(base + 0.5, 0, 255).astype(np.uint8)
-        edge = image[-1:] if junction else image[:1]
-        images.append(np.ascontiguousarray(np.concatenate([image, edge])))
+        canvas = _Canvas(rows, columns, length / rows, column_m, half, length)
+        for paint in paints:
+            canvas.paint(paint)
+        image = canvas.finish(layout.style)
+        images.append(np.ascontiguousarray(np.concatenate([image, image[-1:] if junction else image[:1]])))
         d_mins.append(-half)
         columns_m.append(column_m)
-        rows_m.append(row_m)
+        rows_m.append(length / rows)
     return Texture(tuple(images), tuple(d_mins), tuple(columns_m), tuple(rows_m), length)
 
 

@@ -16,7 +16,7 @@ def tree(kind: int, seed: int, green: Colour) -> Mesh:
     """kind 0: broad-leaved, 1: conifer, 2: bush."""
     if kind == 1:
         return _conifer(seed, green)
-    return _leafy(kind, seed, green, 7, 10, _leafy(kind, seed, green, 0, 3, None))
+    return _leafy(kind, seed, green, 6, 8, _leafy(kind, seed, green, 0, 3, None))
 
 
 def _conifer(seed: int, green: Colour) -> Mesh:
