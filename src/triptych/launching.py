@@ -152,7 +152,7 @@ def truth(name: str, text: str) -> bool:
     try:
         return _TRUTH[text.strip().lower()]
     except KeyError:
-        raise ConfigError("must be true or false", field=f"{name}:=", value=text) from None
+        raise ConfigError("must be true or false", where="launch arguments", field=name, value=text) from None
 
 
 def typed(name: str, text: str, default: Any) -> Any:
@@ -170,7 +170,7 @@ def typed(name: str, text: str, default: Any) -> Any:
         return kind(text)
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"must be {wanted}", field=f"{name}:=", value=text) from None
+        raise ConfigError(f"must be {wanted}", where="launch arguments", field=name, value=text) from None
 
 
 def overrides(arguments: Iterable[Argument], values: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -198,7 +198,8 @@ def _shared(
         params, {}, [t for t in Tier if wanted[t.key]], view=truth("view", values["view"]), remaps=remaps
     )
     if values["out"]:
-        noted = {"folder": values["out"], "mode": mode, "input": source}
+        tiers = ",".join(spec.name for spec in specs if spec.name in TIERS)
+        noted = {"folder": values["out"], "mode": mode, "input": source, "tiers": tiers}
         specs.append(node("recorder", "recorder_node", params, parameters=noted, remaps=remaps))
     respawn = truth("respawn", values["respawn"])
     given = overrides(arguments, values)
@@ -238,7 +239,13 @@ def replay_nodes(values: Mapping[str, str]) -> list[NodeSpec]:
     """
     source = Path(values["input"]).expanduser()
     if not source.exists():
-        raise ConfigError("no such recording", field="input:=", value=values["input"], remedy="name a file or folder")
+        raise ConfigError(
+            "no such recording",
+            where="launch arguments",
+            field="input",
+            value=values["input"],
+            remedy="name a file or folder",
+        )
     specs = _shared(REPLAY, values, {}, "replay", source.name)
     player = _source("replay", REPLAY, values, {})
     awaited = ",".join(spec.name for spec in specs if spec.name in TIERS)
@@ -327,7 +334,12 @@ def node_action(spec: NodeSpec, values: Mapping[str, str]) -> Action:
 
     level = values["log_level"].lower()
     if level not in LOG_LEVELS:
-        raise ConfigError(f"must be one of {', '.join(LOG_LEVELS)}", field="log_level:=", value=values["log_level"])
+        raise ConfigError(
+            f"must be one of {', '.join(LOG_LEVELS)}",
+            where="launch arguments",
+            field="log_level",
+            value=values["log_level"],
+        )
     parameters: list[Any] = [str(spec.params_file)]
     if spec.parameters:
         parameters.append(dict(spec.parameters))
@@ -384,10 +396,10 @@ def viewers(values: Mapping[str, str]) -> list[Action]:
 
     actions: list[Action] = []
     if truth("rviz", values["rviz"]):
-        _installed("rviz2", "rviz")
+        _installed("rviz2")
         layout = _path(values["layout"]) or resources.resource("config", "rviz", "triptych.rviz")
         if not layout.is_file():
-            raise ConfigError("no such RViz layout", field="layout:=", value=values["layout"])
+            raise ConfigError("no such RViz layout", where="launch arguments", field="layout", value=values["layout"])
         actions.append(
             Node(
                 package="rviz2",
@@ -399,7 +411,7 @@ def viewers(values: Mapping[str, str]) -> list[Action]:
             )
         )
     if truth("foxglove", values["foxglove"]):
-        _installed("foxglove_bridge", "foxglove-bridge")
+        _installed("foxglove_bridge")
         port = typed("port", values["port"], 0)
         actions.append(
             Node(
@@ -423,12 +435,13 @@ def _in_namespace(namespace: str) -> list[tuple[str, str]]:
     return [(topic.resolved, prefix + topic.resolved) for topic in topics.TOPICS if topic.resolved != topic.name]
 
 
-def _installed(package: str, debian: str) -> None:
+def _installed(package: str) -> None:
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:
         get_package_prefix(package)
     except PackageNotFoundError:
         raise ConfigError(
-            f"package {package} is not installed", remedy=f"sudo apt install ros-$ROS_DISTRO-{debian}"
+            f"package {package} is not installed",
+            remedy=f"sudo apt install ros-$ROS_DISTRO-{package.replace('_', '-')}",
         ) from None

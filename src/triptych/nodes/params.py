@@ -19,6 +19,8 @@ from triptych.supervisor.config import SupervisorConfig, config_error
 
 M = TypeVar("M", bound=BaseModel)
 
+_ALL_TIERS = ",".join(tier.key for tier in Tier)
+_SOME_TIERS = r"^((detector|distilled|full)(,(detector|distilled|full))*)?$"
 _OF_ROS = ("use_sim_time", "start_type_description_service", "qos_overrides")
 
 
@@ -165,6 +167,12 @@ class RecorderParams(NodeParams):
     cpu_period_s: float = Field(1.0, ge=0.2, le=60, description="Period of the processor and memory readings.")
     mode: str = Field("live", max_length=32, description="Noted in the record.")
     input: str = Field("scenario", max_length=400, description="What is being driven; noted in the record.")
+    tiers: str = Field(
+        _ALL_TIERS,
+        max_length=64,
+        pattern=_SOME_TIERS,
+        description="Tiers of this vehicle, separated by commas; noted in the record.",
+    )
 
 
 class ReplayParams(NodeParams):
@@ -181,9 +189,9 @@ class ReplayParams(NodeParams):
     fps: float = Field(0.0, ge=0, le=1000, description="Rate of a folder of images; 0: 20, or the video's own.")
     salvage: bool = Field(False, description="Use what can be read of a damaged recording.")
     tiers: str = Field(
-        "detector,distilled,full",
+        _ALL_TIERS,
         max_length=64,
-        pattern=r"^((detector|distilled|full)(,(detector|distilled|full))*)?$",
+        pattern=_SOME_TIERS,
         description="Tiers that must be ACTIVE before the play begins, separated by commas; empty: begin at once.",
     )
     ready_timeout_s: float = Field(30.0, ge=0, le=600, description="Begin without them after this long.")

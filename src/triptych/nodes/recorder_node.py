@@ -61,6 +61,7 @@ class RecorderNode(Node):  # type: ignore[misc]
         meta = {
             "mode": self.params.mode,
             "input": self.params.input,
+            "tiers": [name for name in self.params.tiers.split(",") if name],
             "started_ns": time.time_ns(),
             "budgets": {
                 tier.key: {"budget_s": b.budget_s, "keep_s": b.keep_s, "period_s": b.period_s}
