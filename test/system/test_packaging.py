@@ -90,7 +90,6 @@ def modules(requirements: list[str]) -> set[str]:
 
 
 RUNTIME = ("src/triptych", "launch")
-LAUNCH_ONLY = {"launch", "launch_ros", "lifecycle_msgs"}  # only under a ROS 2 installation
 NOT_IMPORTED = {  # needed though no line imports it
     "rmw_fastrtps_cpp",  # the middleware, loaded by name
     "ament_index_python",  # asked by the nodes' tools; our own look-up reads the same index
