@@ -90,13 +90,7 @@ def modules(requirements: list[str]) -> set[str]:
 
 
 RUNTIME = ("src/triptych", "launch")
-NOT_IMPORTED = {  # needed though no line imports it
-    "rmw_fastrtps_cpp",  # the middleware, loaded by name
-    "ament_index_python",  # asked by the nodes' tools; our own look-up reads the same index
-    "builtin_interfaces",
-    "lifecycle_msgs",
-    "std_msgs",
-}
+NOT_IMPORTED = {"rmw_fastrtps_cpp"}  # the middleware, loaded by name
 
 
 def test_everything_imported_is_declared_for_pip() -> None:
