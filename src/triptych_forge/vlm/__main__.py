@@ -20,7 +20,7 @@ from triptych_forge.common import load_checkpoint, progress_bar, seed_everything
 from triptych_forge.vlm.model import SHAPES
 from triptych_forge.vlm.real import Real, load_carla, load_stills
 from triptych_forge.vlm.release import release
-from triptych_forge.vlm.scenes import SHARD, Scenes, load_scenes
+from triptych_forge.vlm.scenes import SHARD, Scenes, load_scenes, scenario_hash
 from triptych_forge.vlm.teach import taught_by
 from triptych_forge.vlm.train import RECIPES, averaged, train, with_numbers
 from triptych_forge.vlm.words import make_vocabulary
@@ -56,6 +56,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
     threads: Annotated[int, typer.Option(min=1, max=64, help="torch threads")] = 2,
     workers: Annotated[int, typer.Option(min=1, max=64, help="rendering processes")] = 2,
+    judged: Annotated[int, typer.Option(min=SHARD, help="test drives, a multiple of 20")] = JUDGED_DRIVES,
     restart: Annotated[bool, typer.Option(help="ignore an earlier checkpoint")] = False,
     train_only: Annotated[bool, typer.Option(help="stop after the checkpoint")] = False,
     release_only: Annotated[bool, typer.Option(help="export and judge the checkpoint as it is")] = False,
@@ -83,10 +84,10 @@ def main(
             train(recipe, vocabulary, scenes, stills, carla, checkpoint, teacher)
         if not train_only:
             validation = scenes_with_bar(work, VALIDATION_SEED, 2 * SHARD, workers, "validation drives")
-            test = scenes_with_bar(work, TEST_SEED, JUDGED_DRIVES, workers, "test drives")
+            test = scenes_with_bar(work, TEST_SEED, judged, workers, "test drives")
             meta = load_checkpoint(checkpoint)[1]
             facts = {**meta["recipe"], "minutes": round(meta["seconds"] / 60, 1), "threads": threads,
-                     "torch": torch.__version__, "loss": round(meta["loss"], 4)}
+                     "torch": torch.__version__, "scenario": scenario_hash(), "loss": round(meta["loss"], 4)}
             target = out or Path("models") / f"triptych-{recipe.model}"
             with progress_bar() as bar:
                 task = bar.add_task("judging", total=None, note="")

@@ -111,7 +111,7 @@ def frames_at(scenes: Scenes, drive: int, tick: int, count: int) -> list[Frame]:
     return [Frame(scenes.frame(drive, t), int(t * TICK_S * 1e9), t + 1) for t in ticks]
 
 
-def judge(engine: Engine, scenes: Scenes, every: int = 5, done: Callable[[int, int], None] | None = None) -> Figures:
+def judge(engine: Engine, scenes: Scenes, every: int = 2, done: Callable[[int, int], None] | None = None) -> Figures:
     """Answers to the standing question against the truth."""
     figures, places = Figures(), clips(scenes, every)
     vocabulary = make_vocabulary()

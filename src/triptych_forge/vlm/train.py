@@ -51,7 +51,7 @@ class Recipe:
     decay: float = 0.05
     average: float = 0.998
     teacher_share: float = 0.0
-    save_every: int = 200
+    save_every: int = 100
 
 
 RECIPES: dict[str, Recipe] = {
