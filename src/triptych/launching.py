@@ -396,7 +396,7 @@ def viewers(values: Mapping[str, str]) -> list[Action]:
 
     actions: list[Action] = []
     if truth("rviz", values["rviz"]):
-        _installed("rviz2")
+        require("rviz2")
         layout = _path(values["layout"]) or resources.resource("config", "rviz", "triptych.rviz")
         if not layout.is_file():
             raise ConfigError("no such RViz layout", where="launch arguments", field="layout", value=values["layout"])
@@ -411,7 +411,7 @@ def viewers(values: Mapping[str, str]) -> list[Action]:
             )
         )
     if truth("foxglove", values["foxglove"]):
-        _installed("foxglove_bridge")
+        require("foxglove_bridge")
         port = typed("port", values["port"], 0)
         actions.append(
             Node(
@@ -435,7 +435,12 @@ def _in_namespace(namespace: str) -> list[tuple[str, str]]:
     return [(topic.resolved, prefix + topic.resolved) for topic in topics.TOPICS if topic.resolved != topic.name]
 
 
-def _installed(package: str) -> None:
+def require(package: str) -> None:
+    """That ``package`` is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:
