@@ -256,6 +256,13 @@ class PolledReader:
         self._sources.clear()
 
 
+def received_monotonic_ns(info: dict[str, Any]) -> int:
+    """When the middleware received a message, on the monotonic clock; now, where it does not say or cannot be right."""
+    now_ns = time.monotonic_ns()
+    waited_ns = time.time_ns() - int(info.get("received_timestamp") or 0)
+    return now_ns - waited_ns if 0 <= waited_ns <= 1_000_000_000 else now_ns
+
+
 class Skipped:
     """How many messages of one publisher the transport replaced by newer ones, from its sequence numbers."""
 

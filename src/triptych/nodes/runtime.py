@@ -10,9 +10,11 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import cv2
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -53,6 +55,7 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     The executor (services, parameters, lifecycle) spins in a thread of its own; the main thread waits for the end.
     """
     tuned = realtime.tune_malloc()
+    cv2.setNumThreads(1)  # its pool would compete with us for the one core we have
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -104,6 +107,7 @@ def _end(node: Any, executor: SingleThreadedExecutor | None, spinning: threading
     """Close in order; a part that fails to close must not keep the others."""
     for step in (
         lambda: node and node.close(),
+        lambda: node and node.notes.poll(),
         lambda: executor and executor.shutdown(0.2),
         lambda: spinning and spinning.join(0.5),
         lambda: node and node.destroy_node(),
@@ -169,24 +173,37 @@ class Every:
 
 
 class Notes(QosWatch):
-    """Sentences a node has to say once each (incompatible QoS, refused frames): logged, and shown in /diagnostics.
+    """What a node has to say: to its log, and sentences such as an incompatible QoS in its diagnostics too.
 
-    Give it to publishers and readers as their ``watch``; :func:`run` polls it.
+    Logging waits for :meth:`poll`, which :func:`run` calls in the main thread: writing to a terminal or a pipe may
+    block, and no thread with a deadline may wait for that. Give it to publishers and readers as their ``watch``.
     """
 
     def __init__(self, node: Node, limit: int = 8) -> None:
         super().__init__(self)
         self._node, self._limit = node, limit
         self._said: dict[str, int] = {}
+        self._waiting: deque[tuple[str, str]] = deque(maxlen=1000)
 
     def __call__(self, text: str, key: str = "") -> None:
         """Say ``text``; sentences with an equal ``key`` (default: the text up to its first number) are counted."""
         key = key or text.split("(")[0]
         self._said[key] = self._said.get(key, 0) + 1
         if self._said[key] == 1:
-            self._node.get_logger().error(text)
+            self.log("error", text)
             if len(self._said) > self._limit:
                 self._said.pop(next(iter(self._said)))
+
+    def log(self, level: str, text: str) -> None:
+        """Have ``text`` logged soon; ``level`` is a method of rclpy's logger."""
+        self._waiting.append((level, text))
+
+    def poll(self) -> None:
+        """Look for incompatible ends and write the log."""
+        super().poll()
+        while self._waiting:
+            level, text = self._waiting.popleft()
+            getattr(self._node.get_logger(), level)(text)
 
     def values(self) -> dict[str, str]:
         """Sentence -> how often."""

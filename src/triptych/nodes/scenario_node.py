@@ -10,7 +10,6 @@ import threading
 import time
 from typing import Any
 
-import cv2
 from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
@@ -139,7 +138,6 @@ class ScenarioNode(Node):  # type: ignore[misc]
         """Apply scheduling and start to drive."""
         params = self.params
         realtime.apply("camera", params.cpus, params.scheduling, params.lock_memory, self.malloc_tuned)
-        cv2.setNumThreads(1)
         self._thread.start()
 
     def _on_constraint(self, msg: Any) -> None:
@@ -213,11 +211,10 @@ class ScenarioNode(Node):  # type: ignore[misc]
         if safe is self._safe and not due:
             return
         if safe is not self._safe and self._heard:
-            logger = self.get_logger()
             if safe:
-                logger.error(f"safe default: {constraint.reason}; stopping with hazard lights")
+                self.notes.log("error", f"safe default: {constraint.reason}; stopping with hazard lights")
             else:
-                logger.info("following the motion constraint")
+                self.notes.log("info", "following the motion constraint")
         self._safe = safe
         level = 0 if not safe else 2 if self._heard else 1
         message = f"safe default: {constraint.reason}" if safe else "following the motion constraint"

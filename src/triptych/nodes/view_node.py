@@ -77,7 +77,6 @@ class ViewNode(Node):  # type: ignore[misc]
         """Apply scheduling and start."""
         params = self.params
         realtime.apply("view", params.cpus, params.scheduling, params.lock_memory, self.malloc_tuned)
-        cv2.setNumThreads(1)
         self._loop.start()
 
     def _on_result(self, msg: Any) -> None:

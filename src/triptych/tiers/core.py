@@ -199,7 +199,8 @@ class TierCore:
             self._count["refused"] += 1
             return refusal
         self._watch_picture(frame, now_monotonic_ns)
-        source_ns = now_monotonic_ns - (received_ns - frame.stamp_ns)
+        # Both readings of the moment of reception belong together; the frame may have waited for us since.
+        source_ns = (frame.received_monotonic_ns or now_monotonic_ns) - (received_ns - frame.stamp_ns)
         self._late_input = source_ns + self._limit_ns <= now_monotonic_ns
         if self._mailbox is not None:
             self._count["dropped"] += 1

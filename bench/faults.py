@@ -1,0 +1,202 @@
+"""Reaction to a killed, stopped or slowed detector and to a killed supervisor: ``python bench/faults.py``.
+
+Each trial drives at 20 m/s under full load, waits for a random phase, injects, and looks at what the vehicle
+receives. Then the driver takes over, the detector comes back, the driver hands over again. Result: ``faults.json``.
+
+``seen_ms``: injection to the supervisor's tick that noticed (the stamp inside the constraint). ``wire_ms``: injection
+to the first stricter constraint received by the vehicle. ``safe_ms``: supervisor killed to the vehicle's safe default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from common import (
+    Listener,
+    Script,
+    environment,
+    new_domain,
+    running,
+    stack_specs,
+    stand_ins,
+    stats,
+    until,
+    write,
+)
+
+from triptych.contract import Origin, Tier
+from triptych.nodes import topics
+from triptych.nodes.process import Stack
+
+SEEN_MS, WIRE_MS, SAFE_MS = 100.0, 150.0, 200.0
+DRIVING = ("NOMINAL", "L3_PERCEPTION_ONLY")
+SLOW_STOPPED_S, SLOW_RUNNING_S = 0.018, 0.002
+"""Stopped nine tenths of the time: a tenfold slower detector."""
+
+
+def drives(vehicle: Script) -> bool:
+    """Whether the vehicle was last told to drive on."""
+    told = [e for e in vehicle.events if e.get("event") == "constraint"]
+    guard = [e for e in vehicle.events if e.get("event") == "guard"]
+    return bool(told and guard and told[-1]["state"] in DRIVING and told[-1]["limit_mps"] > 5 and not guard[-1]["safe"])
+
+
+def ready(stack: Stack, listener: Listener, vehicle: Script) -> None:
+    """Wait until the stack drives: detector FRESH for a second, state good, limit above 5 m/s."""
+
+    def good() -> bool:
+        results = listener.since(topics.RESULTS[Tier.DETECTOR], time.time_ns() - 1_000_000_000)
+        fresh = [r for _, r in results if r.origin is Origin.FRESH]
+        return len(fresh) >= 15 and drives(vehicle)
+
+    until(good, 120, "driving", stack)
+
+
+def recover(stack: Stack, listener: Listener, vehicle: Script) -> None:
+    """The driver takes over until the detector is back, then hands over."""
+    vehicle.tell("override 1")
+
+    def back() -> bool:
+        results = listener.since(topics.RESULTS[Tier.DETECTOR], time.time_ns() - 1_000_000_000)
+        state = listener.last(topics.STATE)
+        manual = state is not None and state.state.name == "MANUAL"
+        return manual and len([r for _, r in results if r.origin is Origin.FRESH]) >= 15
+
+    until(back, 60, "the detector's return", stack)
+    time.sleep(2.0)  # faults need their clear times
+    vehicle.tell("override 0")
+    ready(stack, listener, vehicle)
+
+
+def inject(how: str, pid: int, over: threading.Event) -> int:
+    """Do it; returns the time on the clock of stamps."""
+    if how == "slow":
+        began_ns = time.time_ns()
+        threading.Thread(target=_slow, args=(pid, over), daemon=True).start()
+        return began_ns
+    number = signal.SIGKILL if how == "kill" else signal.SIGSTOP
+    began_ns = time.time_ns()
+    os.kill(pid, number)
+    return began_ns
+
+
+def _slow(pid: int, over: threading.Event) -> None:
+    try:
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(SLOW_STOPPED_S)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(SLOW_RUNNING_S)
+    except ProcessLookupError:
+        pass
+
+
+def trial(how: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
+    """One injection and the recovery from it."""
+    ready(stack, listener, vehicle)
+    time.sleep(random.uniform(0.0, 0.1))
+    before = [e for e in vehicle.events if e.get("event") == "constraint"][-1]
+    over = threading.Event()
+    pid = stack.pids()["detector"]
+    began_ns = inject(how, pid, over)
+
+    def stricter() -> list[dict[str, Any]]:
+        return [
+            e
+            for e in vehicle.since(began_ns, "constraint")
+            if e["state"] not in DRIVING and (e["limit_mps"] < before["limit_mps"] or e["hazard_lights"])
+        ]
+
+    until(stricter, 20, f"a reaction to {how}")
+    first = stricter()[0]
+    time.sleep(0.3)
+    worst = vehicle.since(began_ns, "constraint")[-1]
+    over.set()
+    time.sleep(0.05)
+    if how == "stop":
+        os.kill(pid, signal.SIGCONT)
+    row = {
+        "seen_ms": round((first["stamp_ns"] - began_ns) / 1e6, 2),
+        "wire_ms": round((first["t_ns"] - began_ns) / 1e6, 2),
+        "state": first["state"],
+        "later": worst["state"],
+        "reason": first["reason"],
+    }
+    recover(stack, listener, vehicle)
+    return row
+
+
+def kill_supervisor(stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
+    """Kill the supervisor; the vehicle must stop by itself."""
+    ready(stack, listener, vehicle)
+    time.sleep(random.uniform(0.0, 0.1))
+    began_ns = time.time_ns()
+    os.kill(stack.pids()["supervisor"], signal.SIGKILL)
+    until(lambda: [e for e in vehicle.since(began_ns, "guard") if e["safe"]], 10, "the vehicle's safe default")
+    first = next(e for e in vehicle.since(began_ns, "guard") if e["safe"])
+    ready(stack, listener, vehicle)
+    return {"safe_ms": round((first["t_ns"] - began_ns) / 1e6, 2), "reason": first["reason"]}
+
+
+def main() -> int:
+    """Entry point; exit code 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bench_results/faults.json"))
+    parser.add_argument("--trials", type=int, default=30, help="per kind of fault")
+    parser.add_argument("--kinds", default="kill,stop,slow,supervisor")
+    parser.add_argument("--engine", action="append", default=[], metavar="TIER=ENGINE")
+    arguments = parser.parse_args()
+    engines = dict(e.split("=", 1) for e in arguments.engine)
+    domain = new_domain()
+    specs, missing = stack_specs(engines)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory() as scratch, running(specs, Path(scratch), domain) as (stack, listener):
+        vehicle = Script("vehicle.py", env=environment(domain))
+        try:
+            with stand_ins(missing, domain):
+                for kind in arguments.kinds.split(","):
+                    rows[kind] = []
+                    for number in range(arguments.trials):
+                        if kind == "supervisor":
+                            rows[kind].append(kill_supervisor(stack, listener, vehicle))
+                        else:
+                            rows[kind].append(trial(kind, stack, listener, vehicle))
+                        print(f"{kind} {number + 1}/{arguments.trials}: {rows[kind][-1]}", flush=True)
+        finally:
+            vehicle.stop()
+    result = judge(rows, missing)
+    write(arguments.out, result, {k: str(v) for k, v in vars(arguments).items() if k != "out"})
+    for name, row in result["limits"].items():
+        print(f"{'ok  ' if row['held'] else 'MISS'} {name}: {row['value']} (limit {row['limit']})")
+    return 0 if all(row["held"] for row in result["limits"].values()) else 1
+
+
+def judge(rows: dict[str, list[dict[str, Any]]], missing: list[str]) -> dict[str, Any]:
+    """Figures and limits."""
+    figures: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for kind, trials in rows.items():
+        names = ("safe_ms",) if kind == "supervisor" else ("seen_ms", "wire_ms")
+        figures[kind] = {name: stats([t[name] for t in trials]) for name in names}
+        for name in names:
+            limit = {"seen_ms": SEEN_MS, "wire_ms": WIRE_MS, "safe_ms": SAFE_MS}[name]
+            which = "p99"
+            value = figures[kind][name].get(which)
+            limits[f"{kind} {name} {which}"] = {
+                "value": value,
+                "limit": limit,
+                "held": value is not None and value <= limit,
+            }
+    return {"figures": figures, "limits": limits, "trials": rows, "stand_ins": missing}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

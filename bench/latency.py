@@ -1,0 +1,216 @@
+"""Latency of all tiers under full load, beside that of a bare engine and a bare transport: ``python bench/latency.py``.
+
+Three phases on the same machine, minutes apart at most: the bare chain (camera, receiver and engine, nothing else), the
+supervisor alone (its idle cost), then everything at once. Result: ``latency.json``.
+
+``ratio_same_frame``: published - stamp of a frame, over transport + engine time *of that frame*: what the runtime adds.
+``ratio_bare``: p99 under full load over the sum of the p99 of bare transport and bare engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from common import (
+    Listener,
+    Load,
+    Script,
+    environment,
+    new_domain,
+    running,
+    spec,
+    stack_specs,
+    stand_ins,
+    stats,
+    until,
+    write,
+)
+
+from triptych.contract import BUDGETS, Origin, Tier, crc_ok
+from triptych.nodes import topics
+
+LIMITS = {"detector_p99_ms": 30.0, "ratio": 1.3, "distilled_p99_ms": 200.0, "full_p99_ms": 2000.0}
+SETTLE_S = 5.0
+
+
+def bare(seconds: float, engine: str, size: tuple[int, int], rate_hz: float) -> dict[str, Any]:
+    """Camera, receiver and engine alone."""
+    domain = new_domain()
+    env = environment(domain)
+    width, height = size
+    vehicle = Script("vehicle.py", "--width", str(width), "--height", str(height), "--rate-hz", str(rate_hz), env=env)
+    receiver = Script("bare.py", "--engine", engine, "--seconds", str(seconds), env=env)
+    try:
+        until(lambda: receiver.process.poll() is not None, seconds + 60, "the end of the bare chain")
+        receiver.stop()
+        rows = receiver.events[-1]
+    finally:
+        receiver.stop()
+        vehicle.stop()
+    return {name: stats(values) for name, values in rows.items()}
+
+
+def idle_supervisor(seconds: float, folder: Path) -> dict[str, Any]:
+    """Processor time of the supervisor alone."""
+    domain = new_domain()
+    with running([spec("supervisor", "supervisor_node")], folder, domain) as (stack, listener):
+        until(lambda: listener.last(topics.CONSTRAINT), 30, "the first constraint", stack)
+        time.sleep(SETTLE_S)
+        load = Load(stack.pids())
+        time.sleep(seconds)
+        return {**load.read()["supervisor"], "loop_late_ms": loop_late(listener)}
+
+
+def loop_late(listener: Listener) -> dict[str, float]:
+    """Worst and 99th percentile of the lateness of the supervisor's loop, from its own diagnostics."""
+    rows = [d["triptych: supervisor"] for _, d in listener.since(topics.DIAGNOSTICS) if "triptych: supervisor" in d]
+    rows = [r for r in rows if "loop late max ms" in r]
+    if not rows:
+        return {}
+    return {
+        "p99": max(float(r["loop late p99 ms"]) for r in rows[1:] or rows),
+        "max": max(float(r["loop late max ms"]) for r in rows[1:] or rows),
+    }
+
+
+def tier_figures(listener: Listener, tier: Tier, since_ns: int) -> dict[str, Any]:
+    """Latency, origins and gaps of one tier's results."""
+    rows = listener.since(topics.RESULTS[tier], since_ns)
+    fresh = [(t, r) for t, r in rows if r.origin is Origin.FRESH]
+    total = [(r.published_ns - r.source_stamp_ns) / 1e6 for _, r in fresh]
+    parts = [r.latency for _, r in fresh]
+    engine = [p.pre_ms + p.infer_ms + p.post_ms for p in parts]
+    gaps = [(b[0] - a[0]) / 1e6 for a, b in itertools.pairwise(rows)]
+    status = listener.last(topics.STATUSES[tier])
+    return {
+        "budget_ms": BUDGETS[tier].budget_s * 1e3,
+        "latency_ms": stats(total),
+        "received_ms": stats([(t - r.source_stamp_ns) / 1e6 for t, r in fresh]),
+        "pre_ms": stats([p.pre_ms for p in parts]),
+        "infer_ms": stats([p.infer_ms for p in parts]),
+        "transport_ms": stats([p.transport_ms for p in parts]),
+        "engine_ms": stats(engine),
+        "ratio_same_frame": stats([t / (p.transport_ms + e) for t, p, e in zip(total, parts, engine)]),
+        "gap_ms": stats(gaps),
+        "origin": dict(Counter(r.origin.name for _, r in rows)),
+        "reasons": dict(Counter(r.reason for _, r in rows if r.reason)),
+        "crc_errors": sum(not crc_ok(r) for _, r in rows),
+        "engine": f"{status.engine_id} {status.engine_version}" if status else "",
+        "device": status.device if status else "",
+        "frames_received": status.frames_received if status else 0,
+        "frames_dropped": status.frames_dropped if status else 0,
+    }
+
+
+def full_load(
+    seconds: float, engines: dict[str, str], source: str, size: tuple[int, int], rate_hz: float, folder: Path
+) -> Any:
+    """Everything at once."""
+    domain = new_domain()
+    specs, missing = stack_specs(engines)
+    width, height = size
+    if source == "scenario":
+        camera = {"width_px": width, "height_px": height, "camera_rate_hz": rate_hz, "start_speed_mps": 20.0}
+        specs.append(spec("scenario", "scenario_node", preset="fixed", **camera))
+    began = time.monotonic()
+    with running(specs, folder, domain) as (stack, listener), stand_ins(missing, domain):
+        vehicle = None
+        if source == "camera":
+            options = ("--width", str(width), "--height", str(height), "--rate-hz", str(rate_hz))
+            vehicle = Script("vehicle.py", *options, env=environment(domain))
+        try:
+            result = topics.RESULTS[Tier.DETECTOR]
+            until(lambda: any(r.origin is Origin.FRESH for _, r in listener.since(result)), 60, "a FRESH result", stack)
+            start_s = time.monotonic() - began
+            time.sleep(SETTLE_S)
+            load, since_ns = Load(stack.pids()), time.time_ns()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                stack.poll()
+                time.sleep(0.1)
+            used = load.read()
+            states = [(t, r.state.name, r.reason) for t, r in listener.since(topics.STATE)]
+        finally:
+            if vehicle is not None:
+                vehicle.stop()
+        changes = [s for k, s in enumerate(states) if k == 0 or s[1] != states[k - 1][1]]
+        return {
+            "start_to_first_fresh_s": round(start_s, 2),
+            "tiers": {t.key: tier_figures(listener, t, since_ns) for t in Tier if t.key not in missing},
+            "stand_ins": missing,
+            "supervisor": {
+                "loop_late_ms": loop_late(listener),
+                "states": [{"state": name, "reason": reason} for _, name, reason in changes],
+            },
+            "processes": used,
+            "memory_pss_mib": round(sum(p["pss_mib"] for p in used.values()), 1),
+            "restarts": stack.restarts,
+        }
+
+
+def main() -> int:
+    """Entry point; exit code 1 when a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("bench_results/latency.json"))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--bare-seconds", type=float, default=20.0)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--height", type=int, default=720)
+    parser.add_argument("--rate-hz", type=float, default=20.0)
+    parser.add_argument(
+        "--source", choices=["scenario", "camera"], default="scenario", help="camera: pre-rendered frames"
+    )
+    parser.add_argument("--engine", action="append", default=[], metavar="TIER=ENGINE")
+    arguments = parser.parse_args()
+    engines = dict(e.split("=", 1) for e in arguments.engine)
+    size = (arguments.width, arguments.height)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        detector = engines.get("detector", "triptych-detector")
+        alone = bare(arguments.bare_seconds, detector, size, arguments.rate_hz)
+        idle = idle_supervisor(arguments.bare_seconds, folder / "idle")
+        loaded = full_load(arguments.seconds, engines, arguments.source, size, arguments.rate_hz, folder / "full")
+    result = judge({"bare": alone, "supervisor_idle": idle, "loaded": loaded})
+    write(arguments.out, result, {k: str(v) for k, v in vars(arguments).items() if k != "out"})
+    for name, row in result["limits"].items():
+        print(f"{'ok  ' if row['held'] else 'MISS'} {name}: {row['value']} (limit {row['limit']})")
+    return 0 if all(row["held"] for row in result["limits"].values()) else 1
+
+
+def judge(result: dict[str, Any]) -> dict[str, Any]:
+    """Add the limits and whether each was held."""
+    tiers = result["loaded"]["tiers"]
+    alone = result["bare"]
+    detector = tiers["detector"]
+    budget = alone["transport"].get("p99", 0.0) + alone["engine"].get("p99", 0.0)
+    ratio = round(detector["latency_ms"].get("p99", float("inf")) / budget, 3) if budget else float("inf")
+    result["ratio_bare"] = ratio
+    rows = {
+        "detector p99 ms": (detector["latency_ms"].get("p99"), LIMITS["detector_p99_ms"]),
+        "detector p99 over same-frame transport + engine": (
+            detector["ratio_same_frame"].get("p99"),
+            LIMITS["ratio"],
+        ),
+        "detector p99 over bare p99s": (ratio, LIMITS["ratio"]),
+        "supervisor idle % of a core": (result["supervisor_idle"]["cpu_percent"], 2.0),
+        "supervisor loop late max ms": (result["loaded"]["supervisor"]["loop_late_ms"].get("max"), 10.0),
+        "start to first FRESH s": (result["loaded"]["start_to_first_fresh_s"], 5.0),
+    }
+    for tier in (Tier.DISTILLED, Tier.FULL):
+        if tier.key in tiers:
+            rows[f"{tier.key} p99 ms"] = (tiers[tier.key]["latency_ms"].get("p99"), LIMITS[f"{tier.key}_p99_ms"])
+    result["limits"] = {
+        name: {"value": value, "limit": limit, "held": value is not None and value <= limit}
+        for name, (value, limit) in rows.items()
+    }
+    return result
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
