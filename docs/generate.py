@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: ``python docs/generate.py``; with ``--check`` only compare (exit 1: out of step)."""
+"""Write the generated pages of docs: ``python docs/generate.py``; ``--check`` only compares (exit 1: out of step)."""
 
 from __future__ import annotations
 
