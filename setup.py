@@ -21,7 +21,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = "triptych_ros"
-SHARED_FOLDERS = ("config", "launch", "models")
+SHARED_FOLDERS = ("bench", "config", "launch", "models")
 EXECUTABLES = ("tier_node", "supervisor_node", "scenario_node", "view_node", "recorder_node", "replay_node", "triptych")
 INTERFACE_SOURCES = ("CMakeLists.txt", "package.xml", "cmake", "msg")
 

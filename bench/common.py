@@ -67,9 +67,14 @@ def write(path: Path, result: Mapping[str, Any], settings: Mapping[str, Any]) ->
     os.replace(fresh, path)
 
 
+def source_path() -> dict[str, str]:
+    """Beside the sources they are what is measured; an installed bench measures the installation."""
+    return {"PYTHONPATH": str(SOURCE)} if SOURCE.is_dir() else {}
+
+
 def environment(domain: int) -> dict[str, str]:
     """Of a process that joins the bench's domain."""
-    user = {**os.environ, "ROS_DOMAIN_ID": str(domain), "PYTHONPATH": str(SOURCE)}
+    user = {**os.environ, "ROS_DOMAIN_ID": str(domain), **source_path()}
     return {**user, **dds.environment(user)}
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import SOURCE, environment, new_domain, write
+from common import environment, new_domain, write
 
 SIZES = ((1280, 720), (1920, 1080))
 LOST_LIMIT = 0.001
@@ -36,9 +36,7 @@ def measure(size: tuple[int, int], count: int, rate_hz: float, *, profile: bool,
         str(size[1]),
     ]
     command += ["--rate-hz", str(rate_hz), "--count", str(count)]
-    done = subprocess.run(
-        command, env={**env, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=count / rate_hz + 60
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=count / rate_hz + 60)
     if done.returncode != 0 or not done.stdout.strip():
         raise SystemExit(f"transport probe failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}.")
     row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

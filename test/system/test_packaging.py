@@ -173,7 +173,7 @@ def test_licence_is_apache_everywhere() -> None:
 def installed_files() -> Iterator[tuple[Path, Path]]:
     """(source, installed) of everything that belongs under share/ and of the Python modules."""
     share = Path(sys.prefix, "share", "triptych_ros")
-    for folder in ("config", "launch", "models"):
+    for folder in ("bench", "config", "launch", "models"):
         for source in (ROOT / folder).rglob("*"):
             if source.is_file() and source.suffix not in (".pyc", ".tmp"):
                 yield source, share / source.relative_to(ROOT)
