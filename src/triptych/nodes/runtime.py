@@ -25,6 +25,7 @@ from triptych.contract import TriptychError
 from triptych.nodes import realtime
 from triptych.nodes.convert import to_time
 from triptych.nodes.io import QosWatch
+from triptych.nodes.process import end_with_starter
 
 EXIT_USER, EXIT_DEFECT = 2, 70
 WATCH_PERIOD_S = 0.5
@@ -57,9 +58,10 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     tuned = realtime.tune_malloc()
     cv2.setNumThreads(1)  # its pool would compete with us for the one core we have
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    stop = threading.Event()
+    stop, closing = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    end_with_starter()
     threading.excepthook = _defect
     node: Any = None
     executor: SingleThreadedExecutor | None = None
@@ -71,7 +73,7 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         node.malloc_tuned = tuned
         executor = SingleThreadedExecutor()
         executor.add_node(node)
-        spinning = threading.Thread(target=_spin, args=(executor, node), name="executor", daemon=True)
+        spinning = threading.Thread(target=_spin, args=(executor, node, closing), name="executor", daemon=True)
         spinning.start()
         node.begin()
         realtime.calm_collector()
@@ -87,11 +89,12 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         name = node.get_name() if node is not None else "node"
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
         code = EXIT_DEFECT
+    closing.set()
     _end(node, executor, spinning)
     return code
 
 
-def _spin(executor: SingleThreadedExecutor, node: Any) -> None:
+def _spin(executor: SingleThreadedExecutor, node: Any, closing: threading.Event) -> None:
     """Serve services and parameters for as long as the node lives: what one of them raises is logged, not the end."""
     while True:
         try:
@@ -100,6 +103,8 @@ def _spin(executor: SingleThreadedExecutor, node: Any) -> None:
         except ExternalShutdownException:
             return
         except Exception as error:
+            if closing.is_set():
+                return
             node.get_logger().error(f"in a callback: {type(error).__name__}: {error}")
 
 
@@ -195,15 +200,20 @@ class Notes(QosWatch):
                 self._said.pop(next(iter(self._said)))
 
     def log(self, level: str, text: str) -> None:
-        """Have ``text`` logged soon; ``level`` is a method of rclpy's logger."""
+        """Have ``text`` logged soon; ``level`` is ``error`` or ``info``."""
         self._waiting.append((level, text))
 
     def poll(self) -> None:
         """Look for incompatible ends and write the log."""
         super().poll()
+        logger = self._node.get_logger()
         while self._waiting:
             level, text = self._waiting.popleft()
-            getattr(self._node.get_logger(), level)(text)
+            # rclpy wants one severity per calling line.
+            if level == "error":
+                logger.error(text)
+            else:
+                logger.info(text)
 
     def values(self) -> dict[str, str]:
         """Sentence -> how often."""
