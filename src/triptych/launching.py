@@ -7,6 +7,7 @@ from that node's schema, and counts only when it is given: without it, what the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from triptych import dds, resources
 from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.nodes import topics
 from triptych.nodes.params import NODES, rows
-from triptych.nodes.process import REFUSED_CODE, NodeSpec
+from triptych.nodes.process import REFUSED_CODE, STARTER_VARIABLE, NodeSpec
 from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, stack_specs
 
 if TYPE_CHECKING:
@@ -314,10 +315,14 @@ def _default(argument: Argument) -> Any:
 
 
 def in_environment(actions: Sequence[Action], user: Mapping[str, str]) -> Action:
-    """``actions`` with the middleware settings that images need, except where the user set their own."""
+    """``actions`` with the middleware settings that images need, except where the user set their own.
+
+    The group is scoped: a launch file that includes ours keeps its own environment.
+    """
     from launch.actions import GroupAction, SetEnvironmentVariable
 
-    return GroupAction([*(SetEnvironmentVariable(k, v) for k, v in dds.environment(user).items()), *actions])
+    wanted = {**dds.environment(user), STARTER_VARIABLE: str(os.getpid())}
+    return GroupAction([*(SetEnvironmentVariable(name, value) for name, value in wanted.items()), *actions])
 
 
 def node_action(spec: NodeSpec, values: Mapping[str, str]) -> Action:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,13 @@ def nodes_of(domain: int) -> dict[int, str]:
     return found
 
 
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s, "timed out"
+        time.sleep(0.1)
+
+
 @needs_launch
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_declares_its_table(name: str) -> None:
@@ -424,6 +431,18 @@ def test_the_stack_drives_comes_back_after_a_crash_and_ends_without_orphans(doma
     assert nodes_of(domain) == {}
     assert launch.returncode == 0, output
     assert (tmp_path / "run" / "record.jsonl").is_file()
+
+
+@needs_launch
+@needs_executables
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_no_orphans_when_the_launch_itself_is_killed(number: signal.Signals, domain: int) -> None:
+    launch = start("stack", "distilled:=false", "full:=false", "view:=false")
+    wait_for(lambda: sum("librmw" in (Path("/proc") / str(p) / "maps").read_text() for p in nodes_of(domain)) == 2)
+    launch.send_signal(number)
+    launch.communicate(timeout=60)
+    assert launch.returncode != 0
+    wait_for(lambda: nodes_of(domain) == {})
 
 
 @needs_launch

@@ -31,6 +31,8 @@ HEALTHY_S = 10.0
 """A node that lived this long starts its back-off from the beginning."""
 REFUSED_CODE = 2
 """Exit code of a node that a user's mistake keeps from working: starting it again would not help."""
+STARTER_VARIABLE = "TRIPTYCH_STARTER_PID"
+"""Set for a node by a starter that cannot do it for the node (``ros2 launch``): see :func:`end_with_starter`."""
 _PR_SET_PDEATHSIG = 1
 _EXCUSES = re.compile(r"^\s*(File |Traceback|\^|~|\[(INFO|DEBUG)\])|^\s*$")
 
@@ -231,3 +233,17 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_starter() -> None:
+    """Called by a node at its start: be told (SIGTERM) when the process that :data:`STARTER_VARIABLE` names dies.
+
+    ``ros2 launch`` leaves its nodes behind when it is killed or terminated; a second supervisor beside a forgotten
+    first one would be two masters of one vehicle. Without the variable, a node outlives whoever started it.
+    """
+    starter = os.environ.get(STARTER_VARIABLE, "")
+    if not starter:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if not Path("/proc", starter).exists():  # it died before we asked
+        os.kill(os.getpid(), signal.SIGTERM)
