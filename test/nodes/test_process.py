@@ -141,6 +141,48 @@ def test_no_orphan_survives_a_killed_parent(modules: Path) -> None:
     wait_for(lambda: gone(pid), 5.0)
 
 
+WATCHFUL = "import time\nfrom triptych.nodes.process import end_with_starter\nend_with_starter()\n" + POLITE
+STARTER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "TRIPTYCH_STARTER_PID": sys.argv[2]},
+                         stdout=subprocess.PIPE, text=True)
+print(child.pid, child.stdout.readline().strip(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named as starter", "not named"])
+def test_a_node_ends_with_the_starter_that_its_environment_names(named: bool) -> None:
+    code = WATCHFUL if named else WATCHFUL.replace("end_with_starter()\n", "")
+    path = os.pathsep.join(sys.path)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, code, "1"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+    )
+    assert starter.stdout is not None
+    pid, word = starter.stdout.readline().split()
+    assert word == "ready"
+    starter.kill()
+    starter.wait()
+    if named:
+        wait_for(lambda: gone(int(pid)), 5.0)
+    else:
+        time.sleep(0.5)
+        assert not gone(int(pid))
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_node_whose_starter_is_dead_already_ends_at_once() -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "TRIPTYCH_STARTER_PID": str(dead.pid)}
+    node = subprocess.run([sys.executable, "-c", WATCHFUL], env=environment, timeout=30)
+    assert node.returncode == -signal.SIGTERM
+
+
 def test_a_users_mistake_ends_the_run_with_its_sentence_instead_of_restarts(modules: Path) -> None:
     with stack(modules, "refusing", "polite") as s:
         s.start()
