@@ -45,8 +45,8 @@ H, A = Hazard, Advice
         (Situation(10, works_m=61.0), None, A.PROCEED),
         (Situation(10, visual_range_m=199.0), H.LOW_VISIBILITY, A.SLOW_DOWN),
         (Situation(10, visual_range_m=201.0), None, A.PROCEED),
-        (Situation(10, vehicles_near=5), H.DENSE_TRAFFIC, A.CAUTION),
-        (Situation(10, vehicles_near=4), None, A.PROCEED),
+        (Situation(10, vehicles_near=4), H.DENSE_TRAFFIC, A.CAUTION),
+        (Situation(10, vehicles_near=3), None, A.PROCEED),
         (Situation(20), None, A.PROCEED),
     ],
 )

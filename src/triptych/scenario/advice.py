@@ -11,7 +11,7 @@ anything gets closer, faster or more: every rule's condition is monotone in its 
 | | time to collision < 1.5 s, or gap < 3.5 m behind anything slower than 1 m/s | STOP |
 | lead vehicle braking | brake lights, gap < 60 m | SLOW_DOWN |
 | | brake lights, gap < 15 m | PREPARE_TO_STOP |
-| pedestrian near lane | within 2 m of our lane or walking into it, < 50 m | SLOW_DOWN |
+| pedestrian near lane | within 2 m of our lane, walking into it or waiting at a crossing, < 50 m | SLOW_DOWN |
 | | in our lane or stepping into it within 2 s, < 60 m | PREPARE_TO_STOP |
 | | in our lane, < 25 m or < 3 s away | STOP |
 | two-wheeler | within 3.5 m of our path, < 50 m | CAUTION |
@@ -20,7 +20,7 @@ anything gets closer, faster or more: every rule's condition is monotone in its 
 | | red or amber, < 25 m | STOP |
 | works | begins in < 60 m, or we are in it | SLOW_DOWN |
 | low visibility | visual range < 200 m | SLOW_DOWN |
-| dense traffic | at least 5 vehicles on the carriageway within 60 m | CAUTION |
+| dense traffic | at least 4 vehicles on the carriageway within 60 m | CAUTION |
 
 Sources: 2 s and more is the recommended headway of most European road authorities and below 1 s is fined in several, so
 a warning starts at 1 s; times to collision of 5, 3 and 1.5 s follow the usual stages of forward collision warnings
@@ -47,7 +47,7 @@ class Situation:
         lead_gap_m, lead_speed_mps, lead_braking: the vehicle in front in our path.
         pedestrian_in_lane_m: nearest pedestrian in our lane.
         pedestrian_entering_m: nearest one that steps into it within 2 s (or is in it).
-        pedestrian_near_m: nearest one within 2 m of it or walking towards it.
+        pedestrian_near_m: nearest one within 2 m of it, walking towards it or waiting to cross it.
         two_wheeler_m, two_wheeler_close_m: nearest within 3.5 m, within 2 m of our path.
         red_light_m: nearest red or amber light for us, distance to the stop line.
         works_m: distance to works; 0 inside.
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Hazard.RED_LIGHT, Advice.STOP, lambda x: x.red_light_m < 25),
     Rule(Hazard.WORKS, Advice.SLOW_DOWN, lambda x: x.works_m < 60),
     Rule(Hazard.LOW_VISIBILITY, Advice.SLOW_DOWN, lambda x: x.visual_range_m < 200),
-    Rule(Hazard.DENSE_TRAFFIC, Advice.CAUTION, lambda x: x.vehicles_near >= 5),
+    Rule(Hazard.DENSE_TRAFFIC, Advice.CAUTION, lambda x: x.vehicles_near >= 4),
 )
 
 

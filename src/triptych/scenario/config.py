@@ -68,9 +68,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "height_px": (48, 8192),
     "fps": (0.1, 240.0),
     "set_speed_mps": (0.0, 45.0),
-    "traffic": (0.0, 2.0),
-    "pedestrians": (0.0, 2.0),
-    "two_wheelers": (0.0, 2.0),
+    "traffic": (0.0, 3.0),
+    "pedestrians": (0.0, 3.0),
+    "two_wheelers": (0.0, 3.0),
     "curvature": (0.0, 2.0),
     "lanes_right": (0, 1),
     "lead_braking": (0.0, 2.0),
@@ -200,7 +200,7 @@ def random_config(seed: int, **overrides: Any) -> ScenarioConfig:
     """
     _number("seed", seed, *_RANGES["seed"], whole=True)
     rng = np.random.Generator(np.random.PCG64([int(seed), 7]))
-    road = Road(int(rng.choice([1, 2, 3, 4, 5], p=[0.24, 0.2, 0.24, 0.2, 0.12])))
+    road = Road(int(rng.choice([1, 2, 3, 4, 5], p=[0.2, 0.18, 0.23, 0.23, 0.16])))
     weather = Weather(int(rng.choice([1, 2, 3], p=[0.6, 0.22, 0.18])))
     light = Light(int(rng.choice([1, 2, 3], p=[0.6, 0.18, 0.22])))
     speed = {Road.HIGHWAY: (18.0, 33.0), Road.RURAL: (14.0, 25.0)}.get(road, (8.0, 15.0))
@@ -210,9 +210,9 @@ def random_config(seed: int, **overrides: Any) -> ScenarioConfig:
         "weather": weather,
         "light": light,
         "set_speed_mps": round(float(rng.uniform(*speed)), 2),
-        "traffic": round(float(rng.uniform(0.0, 1.6)), 2),
-        "pedestrians": round(float(rng.uniform(0.4, 1.8)), 2),
-        "two_wheelers": round(float(rng.uniform(0.4, 1.8)), 2),
+        "traffic": round(float(rng.uniform(0.0, 1.5) if rng.random() < 0.75 else rng.uniform(2.0, 3.0)), 2),
+        "pedestrians": round(float(rng.uniform(0.4, 2.4)), 2),
+        "two_wheelers": round(float(rng.uniform(0.4, 2.8)), 2),
         "lead_braking": round(float(rng.uniform(0.5, 2.0)), 2),
         "curvature": round(float(rng.uniform(0.3, 1.5)), 2),
         "camera_height_m": round(float(rng.uniform(1.2, 1.7)), 2),

@@ -208,7 +208,7 @@ def _noise(columns: int, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArra
     return asphalt, grass
 
 
-@lru_cache(maxsize=24)
+@lru_cache(maxsize=12)
 def _grain(style: int, columns: int, rows: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Asphalt and grass grain in grey levels, one period in ``columns`` x ``rows`` cells."""
     asphalt, grass = _noise(960, style)
@@ -281,7 +281,7 @@ class _Canvas:
         return image
 
 
-@lru_cache(maxsize=24)
+@lru_cache(maxsize=12)
 def make_texture(layout: Layout, junction: bool, coarseness: float) -> Texture:
     """Paint a cross-section (one period of it, or a whole junction).
 

@@ -86,7 +86,7 @@ def observe(ego: Ego, traffic: Traffic, plan: Plan, look: Look, weather: Weather
                 in_lane = min(in_lane, gap)
             if side < 0 or (toward and side < max(a.speed, 0.5) * 2.0):
                 entering = min(entering, gap)
-            if (side < 2.0 and a.state != "worker") or toward:
+            if (side < 2.0 and a.state != "worker") or toward or a.state == "wait":
                 near = min(near, gap)
             continue
         if a.class_id is DetectionClass.TWO_WHEELER:

@@ -25,7 +25,8 @@ from triptych.scenario.signals import CLEAR_S, Aspect, Signal
 
 AHEAD_M = 250.0
 BEHIND_M = 70.0
-_CROSS_TRAFFIC = frozenset(("car", "van", "truck", "bus", "motorbike", "bicycle"))
+DENSE_FROM = 1.8
+"""From this traffic density on everybody drives at much the same, lower speed."""
 
 
 class Traffic:
@@ -127,10 +128,11 @@ class Traffic:
         stretch = self._plan.at(s)
         layout = stretch.layout
         cruise = min(self._config.set_speed_mps, layout.limit_mps)
+        dense = self._config.traffic > DENSE_FROM
         if lane == "ego":
             actor = self._vehicle(1, layout)
             actor.lane = 0.0
-            actor.wanted = max(4.0, cruise * float(rng.uniform(0.72, 1.0)))
+            actor.wanted = max(4.0, cruise * float(rng.uniform(*((0.55, 0.85) if dense else (0.72, 1.0)))))
             actor.next_slow = self.now_s + self._until_brake()
         elif lane.startswith("oncoming"):
             k = int(lane[-1])
@@ -146,7 +148,9 @@ class Traffic:
                 return
             actor = self._vehicle(1, layout)
             actor.lane = layout.same[k]
-            actor.wanted = max(8.0, min(layout.limit_mps, cruise * float(rng.uniform(1.02, 1.35))))
+            actor.wanted = max(
+                8.0, min(layout.limit_mps, cruise * float(rng.uniform(*((0.6, 0.95) if dense else (1.02, 1.35)))))
+            )
         actor.s, actor.d, actor.speed = s, actor.lane, actor.wanted * 0.95
         if stretch.junction_m is not None and stretch.junction_m - 8 < s < stretch.junction_m + JUNCTION_M + 8:
             return
@@ -194,7 +198,7 @@ class Traffic:
         actor.wanted = float(rng.uniform(0.9, 1.7)) if rng.random() < 0.8 else 0.0
         actor.speed = actor.wanted
         actor.state = "walk"
-        if layout.base is Road.URBAN and stretch.junction_m is None and not layout.parking and rng.random() < 0.22:
+        if layout.base is Road.URBAN and stretch.junction_m is None and not layout.parking and rng.random() < 0.35:
             actor.state = "will cross"
         if (
             stretch.junction_m is not None
