@@ -239,7 +239,7 @@ def _meets_red(seed: int) -> bool:
 
 
 def test_it_never_passes_a_red_light_and_stands_at_one() -> None:
-    """Whenever the bumper crosses a stop line the light is not red; most drives meet a red light and stand before it."""
+    """Whenever the bumper crosses a stop line the light is not red; most drives meet one and stand."""
     assert sum(_meets_red(seed) for seed in range(8)) >= 3
 
 
