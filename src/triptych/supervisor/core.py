@@ -225,7 +225,7 @@ class SupervisorCore:
         """One tick at these readings of the two clocks; what it returns is to be published now."""
         now_ns = now_mono_ns
         if self._started_ns is None:
-            self._start(now_ns, now_stamp_ns)
+            self._start(now_ns)
         elapsed_ns, self._last_ns = max(0, now_ns - self._last_ns), now_ns
         self._loop.observe(now_ns)
         if self._clock.observe(now_ns, now_stamp_ns):
@@ -240,7 +240,7 @@ class SupervisorCore:
         machine = transition(self._machine, self._machine_inputs(now_ns, elapsed_ns, standstill))
         moved = machine.state is not self._machine.state
         if moved:
-            self._enter(machine, now_ns, now_stamp_ns, speed_mps)
+            self._enter(machine, now_ns, speed_mps)
         self._machine = machine
         if self._blind and self._manoeuvre.pull_over:
             self._manoeuvre = replace(self._manoeuvre, pull_over=False)
@@ -251,9 +251,9 @@ class SupervisorCore:
             self._limit_mps = cap_mps
         return self._publish(now_ns, now_stamp_ns, speed_mps, standstill, moved, changes)
 
-    def _start(self, now_ns: int, now_stamp_ns: int) -> None:
+    def _start(self, now_ns: int) -> None:
         self._started_ns = self._last_ns = self._judged_ns = now_ns
-        self._since_ns = now_stamp_ns
+        self._since_ns = now_ns
         self._manoeuvre = Manoeuvre(now_ns)
         for _, never in self._awaited:
             never.start(now_ns, self.config.startup_grace_s)
@@ -327,8 +327,8 @@ class SupervisorCore:
     def _waiting(self) -> str:
         return f"waiting for {', '.join(self._missing)}" if self._missing else ""
 
-    def _enter(self, machine: MachineState, now_ns: int, now_stamp_ns: int, speed_mps: float) -> None:
-        self._previous, self._since_ns = self._machine.state, now_stamp_ns
+    def _enter(self, machine: MachineState, now_ns: int, speed_mps: float) -> None:
+        self._previous, self._since_ns = self._machine.state, now_ns
         if machine.state is S.L1_MINIMAL_RISK_MANOEUVRE:
             self._manoeuvre = Manoeuvre(now_ns, speed_mps, pull_over=not self._blind)
         if self._previous is S.MANUAL:
@@ -355,7 +355,7 @@ class SupervisorCore:
         asking = self._machine.state is S.L2_TAKEOVER_REQUEST and not standstill
         state_changed = moved or bool(changes) or asking is not self._sent_asking
         constraint = self._constraint(now_ns, stamp_ns, speed_mps)
-        state = self._state(stamp_ns, asking) if self._due(1, now_ns, state_changed) else None
+        state = self._state(now_ns, stamp_ns, asking) if self._due(1, now_ns, state_changed) else None
         verdicts = self._verdicts() if self._due(2, now_ns, bool(changes)) else None
         diagnostics = self._diagnostics() if self._due(3, now_ns, False) else None
         transitions: tuple[Transition, ...] = ()
@@ -407,12 +407,13 @@ class SupervisorCore:
             return self._waiting() or self._demand_reason or "starting"
         return self._machine.reason
 
-    def _state(self, stamp_ns: int, asking: bool) -> StateRecord:
+    def _state(self, now_ns: int, stamp_ns: int, asking: bool) -> StateRecord:
         self._sent_asking = asking
         machine = self._machine
         remaining_s = max(0, self._wait_ns - machine.waited_ns) / 1e9 if asking else 0.0
+        since_ns = stamp_ns - (now_ns - self._since_ns)  # kept on the monotonic clock: it survives a clock step
         record = StateRecord(
-            stamp_ns, machine.state, self._previous, self._since_ns, self._reason(), self._active, asking, remaining_s
+            stamp_ns, machine.state, self._previous, since_ns, self._reason(), self._active, asking, remaining_s
         )
         return protect(record, self._count(1))
 
