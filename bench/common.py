@@ -144,7 +144,7 @@ class Script:
 def _urgent() -> Iterator[None]:
     """Threads started within inherit a priority above the load, where that is permitted."""
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
     except PermissionError:
         yield
         return

@@ -32,9 +32,9 @@ def test_the_chain_never_shares_a_core_with_the_rest_when_there_are_two(count: i
 
 def test_who_may_interrupt_whom() -> None:
     roles = realtime.ROLES
-    assert roles["supervisor"].fifo > roles["detector"].fifo > roles["camera"].fifo > 0
+    assert roles["supervisor"].realtime > roles["detector"].realtime > roles["camera"].realtime > 0
     assert roles["detector"].nice < roles["distilled"].nice < roles["full"].nice
-    assert all(roles[name].fifo == 0 for name in REST)
+    assert all(roles[name].realtime == 0 for name in REST)
 
 
 def test_cpus() -> None:
@@ -49,11 +49,17 @@ def test_cpus() -> None:
 
 
 def test_scheduling() -> None:
-    assert realtime.parse_scheduling("auto", "detector") == (realtime.ROLES["detector"].fifo, -10)
-    assert realtime.parse_scheduling("normal", "detector") == (0, 0)
-    assert realtime.parse_scheduling("fifo:99", "view") == (99, 0)
-    assert realtime.parse_scheduling("nice:-20", "view") == (0, -20)
-    for bad in ("fifo", "fifo:0", "fifo:100", "nice:20", "nice:x", "rr:3", ""):
+    def parsed(text: str, role: str = "view") -> tuple[str, int, int]:
+        found = realtime.parse_scheduling(text, role)
+        return found.policy, found.priority, found.nice
+
+    assert parsed("auto", "detector") == ("rr", realtime.ROLES["detector"].realtime, -10)
+    assert parsed("auto", "full") == ("other", 0, realtime.ROLES["full"].nice)
+    assert parsed("normal", "detector") == ("other", 0, 0)
+    assert parsed("fifo:99") == ("fifo", 99, 0)
+    assert parsed("rr:1") == ("rr", 1, 0)
+    assert parsed("nice:-20") == ("other", 0, -20)
+    for bad in ("fifo", "fifo:0", "fifo:100", "nice:20", "nice:x", "rr:0", "batch:3", ""):
         with pytest.raises(ConfigError) as caught:
             realtime.parse_scheduling(bad, "view")
         assert caught.value.field == "scheduling"
@@ -101,14 +107,15 @@ def test_all_threads_of_a_process_are_placed_and_the_report_is_true() -> None:
     assert result["nice"] == 3 and got["policy"] == "other, nice 3" and got["malloc_tuned"] == "true"
 
 
-def test_fifo_is_used_when_permitted_and_refused_by_name_when_not() -> None:
-    result = applied("detector", "auto", "auto")
+@pytest.mark.parametrize(("asked", "name", "priority"), [("auto", "rr", 20), ("fifo:7", "fifo", 7)])
+def test_real_time_is_used_when_permitted_and_refused_by_name_when_not(asked: str, name: str, priority: int) -> None:
+    result = applied("detector", "auto", asked)
     got = result["got"]
     assert isinstance(got, dict)
-    if result["policy"] == os.SCHED_FIFO:
-        assert got["policy"] == f"fifo:{realtime.ROLES['detector'].fifo}" and "FIFO" not in got["refused"]
+    if result["policy"] == realtime.POLICIES[name]:
+        assert got["policy"] == f"{name}:{priority}" and "SCHED" not in got["refused"]
     else:
-        assert "SCHED_FIFO 20" in got["refused"] and got["policy"].startswith("other")
+        assert f"SCHED_{name.upper()} {priority}" in got["refused"] and got["policy"].startswith("other")
 
 
 def test_without_privileges_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +126,5 @@ def test_without_privileges_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(os, name, refuse)
     got = realtime.apply("detector", "auto", "auto")
     text = "; ".join(got.refused)
-    assert "affinity" in text and "SCHED_FIFO" in text and "nice" in text
+    assert "affinity" in text and "SCHED_RR" in text and "nice" in text
     assert got.policy == "other"

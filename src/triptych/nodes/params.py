@@ -30,7 +30,7 @@ class NodeParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     cpus: str = Field("auto", description="Cores of this process: auto (by its role), all, or a list such as 0,2-3.")
-    scheduling: str = Field("auto", description="auto (by its role), normal, fifo:1..99 or nice:-20..19.")
+    scheduling: str = Field("auto", description="auto (by its role), normal, rr:1..99, fifo:1..99 or nice:-20..19.")
     lock_memory: bool = Field(False, description="Keep touched pages in memory (mlockall), where permitted.")
 
 
