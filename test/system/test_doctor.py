@@ -55,11 +55,11 @@ def test_no_check_broke(report: doctor.DoctorReport) -> None:
 
 
 def test_full_size_images_arrive_with_the_shipped_settings(report: doctor.DoctorReport) -> None:
-    """Two thirds must arrive even on a busy test machine; Fast DDS' defaults lose nine tenths. The figure itself is the
-    bench's matter."""
+    """A fifth must arrive however busy the test machine is; Fast DDS' defaults lose nine tenths. The figure itself is
+    the bench's matter."""
     row = next(row for row in report.rows if row.name == "image transport")
     received, sent = re.match(r"(\d+) of (\d+) images of 1920x1080", row.value).groups()  # type: ignore[union-attr]
-    assert int(received) >= int(sent) * 2 / 3, row
+    assert int(received) > int(sent) / 5, row
 
 
 def test_json_is_complete_and_table_shows_every_row(report: doctor.DoctorReport) -> None:
@@ -210,8 +210,10 @@ def test_failed_probe_is_a_failure_with_its_last_line(monkeypatch: pytest.Monkey
     assert row.level is Level.FAIL and row.reason == "ImportError: librcl.so"
 
 
-@pytest.mark.parametrize(("received", "level"), [(30, Level.OK), (29, Level.FAIL), (0, Level.FAIL)])
-def test_lost_images_fail(monkeypatch: pytest.MonkeyPatch, received: int, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("received", "level"), [(30, Level.OK), (29, Level.WARN), (6, Level.WARN), (5, Level.FAIL), (0, Level.FAIL)]
+)
+def test_lost_images_are_told(monkeypatch: pytest.MonkeyPatch, received: int, level: Level) -> None:
     result = {"sent": 30, "received": received, "median_ms": 5.0, "max_ms": 9.0}
     answer = SimpleNamespace(stdout="noise\n" + json.dumps(result) + "\n")
     monkeypatch.setattr(middleware.subprocess, "run", lambda *_, **__: answer)

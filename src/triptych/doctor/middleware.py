@@ -16,7 +16,8 @@ from triptych.doctor.report import Level, Row
 STACK_PROCESSES = 8
 """Processes of the stack that join DDS: three tiers, supervisor, scenario or replay, view, recorder, command line."""
 PROBE_TIMEOUT_S = 30.0
-PROBE_LOST_WARN = 0.001  # the stack promises less than 0.1 % lost
+PROBE_LOST_WARN = 0.001  # the stack promises less than 0.1 % lost; a busy machine may lose some in the probe
+PROBE_LOST_FAIL = 0.8  # more is a wrong profile or too little shared memory: with Fast DDS' defaults it is about 0.9
 SECTION = "Middleware"
 
 
@@ -131,12 +132,13 @@ def image_transport() -> Iterator[Row]:
     sent, received = result["sent"], result["received"]
     lost = 1 - received / sent
     bad = lost > PROBE_LOST_WARN
+    broken = lost > PROBE_LOST_FAIL
     yield Row(
         SECTION,
         "image transport",
-        Level.FAIL if bad else Level.OK,
+        Level.FAIL if broken else Level.WARN if bad else Level.OK,
         f"{received} of {sent} images of 1920x1080 at 20 Hz arrived"
         + (f", median {result['median_ms']:.1f} ms, worst {result['max_ms']:.1f} ms" if received else ""),
         "measured now, between two processes, with the settings above",
-        remedy if bad else "",
+        remedy if broken else "measure again while the machine has nothing else to do" if bad else "",
     )

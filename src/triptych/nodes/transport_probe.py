@@ -19,6 +19,7 @@ import time
 DISCOVERY_TIMEOUT_S = 10.0
 SETTLE_S = 0.7  # both sides must know each other; data sent before is lost by design, not by transport
 DRAIN_S = 1.0
+QUEUE = 5  # a receiver that is scheduled late has not lost anything in transport
 
 
 def main() -> int:
@@ -39,15 +40,16 @@ def main() -> int:
 def _quality() -> object:
     from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-    return QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+    return QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=QUEUE, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
 def _receive(topic: str, parent: int) -> int:
     """Print the transport time in ms of every image as it comes, until ``parent`` is no longer our parent process."""
     import rclpy
+    from rclpy.signals import SignalHandlerOptions
     from sensor_msgs.msg import Image
 
-    rclpy.init()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)  # a signal shall end us, at once and silently
     node = rclpy.create_node("transport_probe_receiver")
 
     def received(message: Image) -> None:
