@@ -37,6 +37,10 @@ def test_the_engine_folder_may_come_from_the_environment(shared_data: Path, monk
     self_test(load_engine(MANIFESTS / "fastestdet.yaml"))
 
 
+FLOOR = {"yolox-nano": 0.7, "nanodet-m": 0.6, "fastestdet": 0.7}
+"""Recall on the subset: a little below each one's figure on all frames (bench/detectors.py), 0.73, 0.63 and 0.71."""
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 def test_large_vehicles_are_found_where_they_are(name: str, shared_data: Path) -> None:
     """A wrong scale or grid would show here at once, and a wrong colour order costs a tenth of the recall."""
@@ -61,4 +65,4 @@ def test_large_vehicles_are_found_where_they_are(name: str, shared_data: Path) -
         if found:
             hits += int((iou_matrix(np.array(found, np.float32), truth).max(0) >= 0.5).sum())
     assert total >= 15
-    assert hits / total >= 0.7
+    assert hits / total >= FLOOR[name]
