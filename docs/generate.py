@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent
 MSG = DOCS.parent / "msg"
@@ -61,7 +64,69 @@ def parameters_page() -> str:
     return "".join(parts)
 
 
+FIELDS = re.compile(r"(<!-- fields: .*? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
+FIELD_HEAD = "| field | type | default | meaning |\n|---|---|---|---|\n"
+
+
+def engines_page() -> str:
+    """docs/engines.md with the field tables between its two marks made anew; the rest is written by hand."""
+    from triptych.engines.manifest import Manifest
+    from triptych.language.config import LanguageConfig
+
+    tables = []
+    for model, prefix, title in (
+        (Manifest, "", "Every field. Unknown fields are refused."),
+        (LanguageConfig, "language.", "The section `language` of a `vlm`."),
+    ):
+        schema = model.model_json_schema()
+        rows = "".join(field_rows(schema, schema.get("$defs", {}), prefix))
+        tables.append(f"\n{title}\n\n{FIELD_HEAD}{rows}")
+    page, count = FIELDS.subn(lambda m: m[1] + "".join(tables) + "\n" + m[2], (DOCS / "engines.md").read_text())
+    assert count == 1, "docs/engines.md: the marks around the field tables are gone"
+    return page
+
+
+def field_rows(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
+    """A table row per field of a JSON schema, sections before their fields."""
+    required = schema.get("required", ())
+    for name, field in schema["properties"].items():
+        inner, kind = resolve(field, definitions)
+        default = "" if "default" not in field or isinstance(field["default"], dict) else json.dumps(field["default"])
+        shown = "**required**" if name in required else f"`{default}`" if default not in ("", '""', "null") else ""
+        meaning = field.get("description", inner.get("description", "") if "properties" not in inner else "")
+        yield f"| `{prefix}{name}` | {kind} | {shown} | {meaning} |\n"
+        if "properties" in inner and prefix + name != "golden.file":  # the same as files.<role>
+            step = f"{prefix}{name}.<role>." if "additionalProperties" in field else f"{prefix}{name}."
+            yield from field_rows(inner, definitions, step)
+
+
+def resolve(field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The schema that a field's value follows, and its type in words."""
+    if "anyOf" in field:  # X or nothing
+        return resolve(next(f for f in field["anyOf"] if f.get("type") != "null"), definitions)
+    if "$ref" in field:
+        return definitions[field["$ref"].rpartition("/")[2]], "section"
+    if "const" in field:
+        return field, f"`{field['const']}`"
+    if "enum" in field:
+        return field, " or ".join(f"`{value}`" for value in field["enum"])
+    kind = {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(field["type"], field["type"])
+    if field["type"] == "array":
+        if "prefixItems" in field:
+            return field, f"{len(field['prefixItems'])} numbers"
+        return field, "list of " + resolve(field["items"], definitions)[1] + "s"
+    if field["type"] == "object":
+        of = field.get("additionalProperties")
+        inner, word = resolve(of, definitions) if isinstance(of, dict) else (field, "")
+        return inner, f"mapping to {word.partition(',')[0]}s" if word else "section"
+    limits = [f"{word}{field[key]:g}" for key, word in LIMITS.items() if key in field]
+    return field, kind + (", " + " ".join(limits) if limits else "")
+
+
+LIMITS = {"exclusiveMinimum": "above ", "minimum": "", "maximum": "to ", "exclusiveMaximum": "to below "}
+
 PAGES: dict[str, Callable[[], str]] = {
+    "engines.md": engines_page,
     "messages.md": messages_page,
     "parameters.md": parameters_page,
 }

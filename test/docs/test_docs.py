@@ -8,6 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+
+from triptych.engines.manifest import Manifest
+from triptych.vision.decoders import DECODERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,9 +24,16 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["messages.md", "parameters.md"])
+@pytest.mark.parametrize("page", ["engines.md", "messages.md", "parameters.md"])
 def test_generated_page_is_in_step(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run: python docs/generate.py"
+
+
+def test_the_example_manifest_is_one() -> None:
+    page = (ROOT / "docs" / "engines.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert Manifest.model_validate(yaml.safe_load(example)).class_ids() == (2, 0, -1)
+    assert set(re.findall(r"^\| `(\w+)` \| (?:1 ×|per stride)", page, re.MULTILINE)) == set(DECODERS)
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda p: p.name)

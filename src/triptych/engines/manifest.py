@@ -46,8 +46,10 @@ class _Strict(BaseModel):
 class EngineFile(_Strict):
     """One file of the engine. ``path`` is relative to the manifest's folder or to the engine folder."""
 
-    path: str = Field(min_length=1, max_length=200)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    path: str = Field(
+        min_length=1, max_length=200, description="relative to the manifest's folder or the engine folder, without `..`"
+    )
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the file's content, 64 hexadecimal digits")
 
     @field_validator("path")
     @classmethod
@@ -65,17 +67,23 @@ class InputGeometry(_Strict):
     ``pad_value`` on the right and at the bottom; ``stretch`` does not keep it.
     """
 
-    width: int = Field(ge=16, le=4096)
-    height: int = Field(ge=16, le=4096)
-    fit: Literal["letterbox", "stretch"]
-    colour: Literal["bgr", "rgb"]
-    layout: Literal["nchw", "nhwc"] = "nchw"
-    dtype: Literal["float32", "uint8"] = "float32"
-    scale: Positive = 1.0
-    mean: Triple = (0.0, 0.0, 0.0)
-    std: Triple = (1.0, 1.0, 1.0)
-    pad_value: int = Field(default=114, ge=0, le=255)
-    interpolation: Literal["linear", "area"] = "linear"
+    width: int = Field(ge=16, le=4096, description="pixels the network sees")
+    height: int = Field(ge=16, le=4096, description="pixels the network sees")
+    fit: Literal["letterbox", "stretch"] = Field(
+        description="letterbox keeps the aspect ratio and fills right and bottom; stretch does not keep it"
+    )
+    colour: Literal["bgr", "rgb"] = Field(description="order of the channels the network was trained on")
+    layout: Literal["nchw", "nhwc"] = Field(default="nchw", description="order of the tensor's axes")
+    dtype: Literal["float32", "uint8"] = Field(
+        default="float32", description="uint8: the graph normalises by itself; scale, mean and std stay away"
+    )
+    scale: Positive = Field(default=1.0, description="(pixel * scale - mean) / std")
+    mean: Triple = Field(default=(0.0, 0.0, 0.0), description="per channel, in the order of colour")
+    std: Triple = Field(default=(1.0, 1.0, 1.0), description="per channel, in the order of colour, above 0")
+    pad_value: int = Field(default=114, ge=0, le=255, description="grey that letterbox fills with")
+    interpolation: Literal["linear", "area"] = Field(
+        default="linear", description="how the picture is shrunk: as in training"
+    )
 
     @model_validator(mode="after")
     def _usable(self) -> InputGeometry:
@@ -96,10 +104,12 @@ class InputGeometry(_Strict):
 class Thresholds(_Strict):
     """Cuts of a detector: least score (of any class, or per label), greatest overlap of two boxes kept."""
 
-    score: Unit = 0.35
-    per_label: dict[str, Unit] = Field(default_factory=dict)
-    nms_iou: Unit = 0.5
-    max_detections: int = Field(default=MAX_DETECTIONS, ge=1, le=MAX_DETECTIONS)
+    score: Unit = Field(default=0.35, description="least score of a detection")
+    per_label: dict[str, Unit] = Field(default_factory=dict, description="least score of single labels instead")
+    nms_iou: Unit = Field(default=0.5, description="of two boxes of a class that overlap more, the better stays")
+    max_detections: int = Field(
+        default=MAX_DETECTIONS, ge=1, le=MAX_DETECTIONS, description="the best so many are published"
+    )
 
 
 class Latency(_Strict):
@@ -108,8 +118,8 @@ class Latency(_Strict):
     ``nominal_ms``: what lockstep replay assumes one inference takes; a property of the model, not of the machine.
     """
 
-    budget_ms: Positive
-    nominal_ms: Positive
+    budget_ms: Positive = Field(description="greatest time of one whole inference that `engines check` accepts")
+    nominal_ms: Positive = Field(description="time that lockstep replay assumes, on every machine alike")
 
 
 class Golden(_Strict):
@@ -122,13 +132,17 @@ class Golden(_Strict):
     case (vlm; the engine's own module says which fields). ``question`` goes to a vlm with the picture.
     """
 
-    file: EngineFile | None = None
-    pattern: str | None = None
-    width: int = Field(default=640, ge=16, le=4096)
-    height: int = Field(default=384, ge=16, le=4096)
-    minimum: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    answer: dict[str, str] = Field(default_factory=dict)
-    question: str = Field(default="", max_length=128)
+    file: EngineFile | None = Field(default=None, description="a picture of yours (PNG); either this or pattern")
+    pattern: str | None = Field(default=None, description="a drawn picture, `stop-sign`; either this or file")
+    width: int = Field(default=640, ge=16, le=4096, description="of the pattern, pixels")
+    height: int = Field(default=384, ge=16, le=4096, description="of the pattern, pixels")
+    minimum: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict, description="detector: class and how many of it must be found at least"
+    )
+    answer: dict[str, str] = Field(
+        default_factory=dict, description="vlm: road, weather, light, advice and what must be said"
+    )
+    question: str = Field(default="", max_length=128, description="vlm: asked with the picture")
 
     @model_validator(mode="after")
     def _one_picture_and_one_expectation(self) -> Golden:
@@ -149,12 +163,12 @@ class Golden(_Strict):
 class Provenance(_Strict):
     """Where the engine comes from."""
 
-    source: str = Field(min_length=1, max_length=400)
-    licence: str = Field(min_length=1, max_length=80)
-    data: str = Field(default="", max_length=600)
-    recipe: str = Field(default="", max_length=200)
-    seed: int | None = None
-    created: str = Field(default="", max_length=40)
+    source: str = Field(min_length=1, max_length=400, description="who made it, from what")
+    licence: str = Field(min_length=1, max_length=80, description="SPDX name")
+    data: str = Field(default="", max_length=600, description="what it was trained on")
+    recipe: str = Field(default="", max_length=200, description="how to make it again")
+    seed: int | None = Field(default=None, description="of that recipe")
+    created: str = Field(default="", max_length=40, description="when")
 
 
 def detection_class(name: str) -> DetectionClass:
@@ -174,22 +188,36 @@ class Manifest(_Strict):
     """One engine. ``labels`` follow the order of the network's class outputs; ``classes`` maps labels onto
     :class:`triptych.contract.DetectionClass`; a label without an entry is not reported."""
 
-    schema_version: Literal[1]
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
-    version: str = Field(min_length=1, max_length=32)
-    task: Literal["detector", "vlm"]
-    decoder: str = Field(min_length=1, max_length=32)
-    files: dict[str, EngineFile]
-    input: InputGeometry
-    labels: tuple[Annotated[str, Field(min_length=1, max_length=MAX_LABEL)], ...] = ()
-    classes: dict[str, str] = Field(default_factory=dict)
-    thresholds: Thresholds = Thresholds()
-    latency: Latency
-    max_fallback_share: Unit = 0.2
-    frames: int = Field(default=1, ge=1, le=16)
-    golden: Golden
-    language: dict[str, Any] | None = None
-    provenance: Provenance
+    schema_version: Literal[1] = Field(description="of this format")
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="lower-case letters, digits, `._-`; in every result"
+    )
+    version: str = Field(min_length=1, max_length=32, description="in quotes; in every result")
+    task: Literal["detector", "vlm"] = Field(description="detector for tier 1, vlm for tiers 2 and 3")
+    decoder: str = Field(
+        min_length=1, max_length=32, description="how outputs are read, see the list of decoders on this page"
+    )
+    files: dict[str, EngineFile] = Field(
+        description="by role; detector: exactly model; vlm: exactly encoder, decoder, tokenizer"
+    )
+    input: InputGeometry = Field(description="how a camera picture becomes the network's input")
+    labels: tuple[Annotated[str, Field(min_length=1, max_length=MAX_LABEL)], ...] = Field(
+        default=(), description="detector: in the order of the network's class outputs"
+    )
+    classes: dict[str, str] = Field(
+        default_factory=dict,
+        description="detector: label -> vehicle, two_wheeler, pedestrian, traffic_light, sign or other; "
+        "a label without an entry is not reported",
+    )
+    thresholds: Thresholds = Field(default=Thresholds(), description="cuts of a detector")
+    latency: Latency = Field(description="times of one whole inference: preparation, network, decoding")
+    max_fallback_share: Unit = Field(
+        default=0.2, description="refused if more of the graph's nodes ran elsewhere than on the device asked for"
+    )
+    frames: int = Field(default=1, ge=1, le=16, description="vlm: frames it looks at, the newest last")
+    golden: Golden = Field(description="the start-up self-test: a picture and what must come back")
+    language: dict[str, Any] | None = Field(default=None, description="vlm: see the second table")
+    provenance: Provenance = Field(description="where the engine comes from")
 
     @field_validator("classes")
     @classmethod

@@ -15,9 +15,9 @@ class LanguageConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layers: int = Field(ge=1, le=64)
-    heads: int = Field(ge=1, le=128)
-    head_size: int = Field(ge=1, le=512)
+    layers: int = Field(ge=1, le=64, description="pairs of keys and values that the decoder keeps")
+    heads: int = Field(ge=1, le=128, description="of attention in each layer")
+    head_size: int = Field(ge=1, le=512, description="length of a head's keys and values")
     frame_spacing_s: float = Field(
         default=0.0, ge=0.0, le=10.0, description="time between the frames it was trained on; 0 for a single frame"
     )
