@@ -319,12 +319,12 @@ class GroundPiece:
 
 
 class _Grid:
-    """Rows of the picture below the horizon, sampled at every ``step``-th pixel in both directions."""
+    """Rows of the picture below the horizon, sampled at every ``step_x``-th column and ``step_y``-th row."""
 
-    def __init__(self, camera: Camera, coarseness: float, first: int, last: int, step: int) -> None:
-        self.first, self.last, self.step = first, last, step
-        rows = max(1, math.ceil((last - first) / step))
-        columns = max(1, math.ceil(camera.width_px / step))
+    def __init__(self, camera: Camera, coarseness: float, first: int, last: int, step_x: int, step_y: int) -> None:
+        self.first, self.last = first, last
+        rows = max(1, math.ceil((last - first) / step_y))
+        columns = max(1, math.ceil(camera.width_px / step_x))
         # pixel centres the way cv2.resize maps them
         v = first + (np.arange(rows) + 0.5) * ((last - first) / rows)
         u = (np.arange(columns) + 0.5) * (camera.width_px / columns)
@@ -407,30 +407,29 @@ class _Grid:
 _GAIN_ONE = 160.0
 """Stored gain of factor 1, so that bytes reach to 1.6."""
 _NEAR_M = 22.0
-_HALF_FROM_PX = 800
+_WIDE_PX = 800
 
 
 class GroundPainter:
     """Paints the ground below the horizon for one camera.
 
-    In wide pictures the nearest 22 m, where textures are magnified several times anyway, are looked up at half the
-    resolution and enlarged: a third of the time, no visible difference.
+    Textures are magnified three to six times across the road at every distance, so they are looked up at a half or a
+    third of the columns and enlarged; along the road only the nearest part of wide pictures is, at half of the rows.
+    It takes a third of the time and makes no visible difference.
     """
 
     def __init__(self, camera: Camera) -> None:
         self.camera = camera
         self.coarseness = float(min(4.0, max(1.0, 1280.0 / camera.width_px)))
         self.first_row = min(camera.height_px - 1, math.floor(camera.cy_px) + 1)
-        near_row = math.ceil(camera.cy_px + camera.fy_px * camera.height_m / _NEAR_M)
         height = camera.height_px
-        self._grids: list[_Grid]
-        if camera.width_px < _HALF_FROM_PX or near_row >= height - 1:
-            self._grids = [_Grid(camera, self.coarseness, self.first_row, height, 1)]
-        else:
-            self._grids = [
-                _Grid(camera, self.coarseness, self.first_row, near_row, 1),
-                _Grid(camera, self.coarseness, near_row, height, 2),
-            ]
+        near_row = math.ceil(camera.cy_px + camera.fy_px * camera.height_m / _NEAR_M)
+        near_row = min(max(near_row, self.first_row + 1), height - 1)
+        wide = camera.width_px >= _WIDE_PX
+        self._grids: list[_Grid] = []
+        if near_row > self.first_row:
+            self._grids.append(_Grid(camera, self.coarseness, self.first_row, near_row, 2, 1))
+        self._grids.append(_Grid(camera, self.coarseness, near_row, height, *((3, 2) if wide else (2, 1))))
 
     def light(self, before: Look, after: Look, progress: float) -> None:
         """Prepare for an atmosphere; needed before :meth:`paint` and whenever it changes."""
@@ -454,9 +453,8 @@ class GroundPainter:
         """
         for grid in self._grids:
             rows = out[grid.first : grid.last]
-            target = rows if grid.step == 1 else grid.buffer
-            grid.lookup(pieces, s_m, d_m, offset(grid.z_m), target)
-            cv2.multiply(target, grid.gain, dst=target, scale=1.0 / _GAIN_ONE)
-            cv2.add(target, grid.lift, dst=target)
-            if target is not rows:
-                cv2.resize(target, (rows.shape[1], rows.shape[0]), dst=rows, interpolation=cv2.INTER_LINEAR)
+            small = grid.buffer
+            grid.lookup(pieces, s_m, d_m, offset(grid.z_m), small)
+            cv2.multiply(small, grid.gain, dst=small, scale=1.0 / _GAIN_ONE)
+            cv2.add(small, grid.lift, dst=small)
+            cv2.resize(small, (rows.shape[1], rows.shape[0]), dst=rows, interpolation=cv2.INTER_LINEAR)

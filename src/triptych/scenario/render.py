@@ -239,6 +239,7 @@ class Renderer:
         low = np.minimum.reduceat(points, starts, axis=0)
         high = np.maximum.reduceat(points, starts, axis=0)
         size = high - low
+        labelled = np.array([i.class_id is not None for i in chosen])
         seen = (
             (two_sided | (facing < 0))
             & (np.maximum.reduceat(z, starts) > NEAR_M + 0.2)
@@ -246,7 +247,7 @@ class Renderer:
             & (low[:, 0] < camera.width_px)
             & (high[:, 1] > 0)
             & (low[:, 1] < camera.height_px)
-            & (size[:, 0] * size[:, 1] > 1.6)
+            & (size[:, 0] * size[:, 1] > np.where(labelled[polygon_instance], 1.6, 5.0))
             & (size.min(axis=1) > 0.15)
         )
         keep = np.flatnonzero(seen)
