@@ -160,7 +160,7 @@ class Listener:
         self._context = rclpy.Context()
         with _urgent():  # the middleware's threads take the time of receipt
             rclpy.init(context=self._context, domain_id=domain)
-        self._node = Node("bench_listener", context=self._context, start_parameter_services=False)
+            self._node = Node("bench_listener", context=self._context, start_parameter_services=False)
         self.seen: dict[str, list[tuple[int, Any]]] = {}
         self._sources: list[tuple[Subscription, list[tuple[int, Any]], Callable[[Any], Any]]] = []
         for tier in Tier:

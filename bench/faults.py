@@ -10,6 +10,7 @@ to the first stricter constraint received by the vehicle. ``safe_ms``: superviso
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -38,8 +39,9 @@ from triptych.nodes.process import Stack
 
 SEEN_MS, WIRE_MS, SAFE_MS = 100.0, 150.0, 200.0
 DRIVING = ("NOMINAL", "L3_PERCEPTION_ONLY")
-SLOW_STOPPED_S, SLOW_RUNNING_S = 0.018, 0.002
-"""Stopped nine tenths of the time: a tenfold slower detector."""
+SLOW_STOPPED_S, SLOW_RUNNING_S = 0.029, 0.001
+"""Stopped most of the time: a detector thirty times slower. Ten times slower it still answers every 100 ms, which the
+contract allows (LAST_FRAME within 100 ms) and the supervisor only logs."""
 
 
 def drives(vehicle: Script) -> bool:
@@ -89,6 +91,8 @@ def inject(how: str, pid: int, over: threading.Event) -> int:
 
 
 def _slow(pid: int, over: threading.Event) -> None:
+    with contextlib.suppress(PermissionError):  # the load must not slow down the slowing down
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(40))
     try:
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
