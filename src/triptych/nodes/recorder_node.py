@@ -90,6 +90,7 @@ class RecorderNode(Node):  # type: ignore[misc]
         self._samples, self._next_sample_s = 0, 0.0
         self._processes: dict[int, tuple[str, psutil.Process]] = {}
         self._next_cpu_s = 0.0
+        self._closed = False
         self._subscribe()
         self._loop = Every(POLL_PERIOD_S, self._poll, "recorder")
 
@@ -246,7 +247,10 @@ class RecorderNode(Node):  # type: ignore[misc]
                 self._processes[process.pid] = (name, process)
 
     def close(self) -> None:
-        """Take in what is left and finish the files."""
+        """Take in what is left and finish the files. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         self._loop.stop()
         if self.failure is None:
             self._poll()
