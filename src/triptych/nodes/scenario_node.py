@@ -223,7 +223,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
             "speed m/s": f"{self._scenario.speed_mps:.2f}",
             "speed limit m/s": f"{constraint.speed_limit_mps:.2f}",
             "deceleration m/s2": f"{constraint.deceleration_mps2:.2f}",
-            "hazard lights": str(self._scenario.hazard_lights).lower(),
+            "hazard lights": str(constraint.hazard_lights).lower(),
             "constraints rejected": str(self._guard.rejected),
             "ms per frame": f"{spent_ms / frames:.1f}" if frames else "",
             **self.notes.values(),
