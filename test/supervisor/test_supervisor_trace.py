@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from supervisor_rig import MS, SECOND, Rig, table
 
 from triptych.contract import Advice, Origin, Tier, TierState
@@ -363,17 +364,22 @@ def test_minimal_risk_condition_taken_over_by_the_driver() -> None:
 def test_diagnostics() -> None:
     """Warning, error, stale; ok is left out."""
     rig = short("full.self_report", "detector.self_report", "full.late", diagnostics_period_s=0.02)
+    drive(rig, 12)  # well once: before that a tier is starting, not failing
     rig.status[Tier.FULL] = replace(rig.status[Tier.FULL], state=TierState.ERROR)
-    lines = [line for line in drive(rig, 5) if line[0] == "D"]
+    lines = [line for line in drive(rig, 12) if line[0] == "D"]
     rig.status[Tier.DETECTOR] = replace(rig.status[Tier.DETECTOR], state=TierState.ERROR)
     rig.send_result(Tier.FULL, reason="timeout")
     check(
-        lines + [line for line in drive(rig, 7) if line[0] == "D"],
+        lines + [line for line in drive(rig, 12) if line[0] == "D"],
         """
             D 1 triptych/full The full VLM reports that it is not healthy.
             D 1 triptych/full The full VLM reports that it is not healthy.
             D 1 triptych/full The full VLM reports that it is not healthy.
             D 1 triptych/full The full VLM reports that it is not healthy.
+            D 1 triptych/full The full VLM reports that it is not healthy.
+            D 2 triptych/detector The detector reports that it is not healthy.
+            D 1 triptych/full The full VLM reports that it is not healthy.
+            D 2 triptych/detector The detector reports that it is not healthy.
             D 1 triptych/full The full VLM reports that it is not healthy.
             D 2 triptych/detector The detector reports that it is not healthy.
             D 1 triptych/full The full VLM reports that it is not healthy.
@@ -530,3 +536,19 @@ def test_without_vlms_and_with_an_inattentive_driver() -> None:
             S 100 #2 L3_PERCEPTION_ONLY <- INITIALISING since 100 quiet 0 ['driver.inattentive'] this vehicle has no VLM tier
         """,
     )
+
+
+@pytest.mark.parametrize("tier", [Tier.DETECTOR, Tier.DISTILLED, Tier.FULL])
+def test_a_tier_that_answers_without_content_before_its_first_frame_is_starting_not_failing(tier: Tier) -> None:
+    """A9: INITIALISING leads to NOMINAL, without a detour through a degraded state."""
+    rig = short(f"{tier.key}.no_content", f"{tier.key}.self_report")
+    good = rig.status[tier]
+    rig.status[tier] = replace(good, state=TierState.SELF_TEST, healthy=False)
+    for _ in range(3):
+        rig.send_result(tier, origin=Origin.DEFAULT)
+    early = drive(rig, 12)
+    rig.status[tier] = good
+    later = drive(rig, 30)
+    states = [line for line in early + later if line[0] == "S"]
+    assert any(" NOMINAL <- INITIALISING" in line for line in states)
+    assert not any(word in line for line in states for word in ("L3_", "L2_", "L1_"))

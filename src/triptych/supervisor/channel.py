@@ -114,6 +114,14 @@ class TierChannel:
             self._well_once = True
             self._see()
 
+    # A tier that has not been well yet is starting, not failing: that is what ``overdue_s`` judges.
+
+    def _unhealthy(self, now_ns: int) -> float | None:
+        return self._report.unhealthy(now_ns) if self._well_once else None
+
+    def _default_n(self, now_ns: int) -> float | None:
+        return self._origin.default_n(now_ns) if self._fresh_once else None
+
     def _see(self) -> None:
         self.never.received = self._fresh_once and self._well_once
 
@@ -138,7 +146,7 @@ class TierChannel:
             "lost_n": self._sequence.lost_n,
             "crc_n": self._crc.crc_n,
             "invalid_n": self._invalid.invalid_n,
-            "unhealthy": self._report.unhealthy,
-            "default_n": self._origin.default_n,
+            "unhealthy": self._unhealthy,
+            "default_n": self._default_n,
             "uncertainty": self._uncertainty.uncertainty,
         }
