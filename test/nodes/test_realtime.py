@@ -128,3 +128,23 @@ def test_without_privileges_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> N
     text = "; ".join(got.refused)
     assert "affinity" in text and "SCHED_RR" in text and "nice" in text
     assert got.policy == "other"
+
+
+def test_who_may_wait_lets_the_others_load_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal
+
+    from triptych import nodes
+
+    assert {name: realtime.ROLES[name].nice for name in nodes.EARLY_NICE} == nodes.EARLY_NICE
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(signal, "signal", lambda *a: calls.append(a))
+    monkeypatch.setattr(os, "setpriority", lambda *a: calls.append(a))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    nodes._begin(["python", "-m", "pytest", "__node:=full"])
+    nodes._begin(["triptych", "demo"])
+    assert calls == []
+    nodes._begin(["python", "-m", "triptych.nodes.tier_node", "--ros-args", "-r", "__node:=detector"])
+    assert calls == [(signal.SIGINT, signal.SIG_DFL)]
+    nodes._begin(["python", "-m", "triptych.nodes.tier_node", "--ros-args", "-r", "__node:=full"])
+    nodes._begin(["python", "-m", "triptych.nodes.view_node"])
+    assert calls[2::2] == [(os.PRIO_PROCESS, 0, 14), (os.PRIO_PROCESS, 0, 16)]

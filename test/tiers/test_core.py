@@ -266,6 +266,16 @@ def test_clock_step_moves_no_deadline_and_makes_nothing_younger(step_ms: int) ->
     assert later.origin is (Origin.DEFAULT if step_ms > 0 else Origin.LAST_FRAME)
 
 
+def test_a_frame_that_waited_for_us_does_not_get_more_time() -> None:
+    """Both clock readings of the reception count, not the moment at which the mailbox was reached."""
+    core = TierCore(Tier.DETECTOR, BUDGETS[Tier.DETECTOR])
+    core.start(0, EPOCH)
+    image = RNG.integers(0, 255, (48, 64, 3), dtype=np.uint8)
+    waited = Frame(image, EPOCH, 1, received_ns=EPOCH + 4 * MS, received_monotonic_ns=4 * MS)
+    core.offer(waited, 14 * MS, EPOCH + 4 * MS)
+    assert core.take(14 * MS) and core.deadline_ns() == 29 * MS
+
+
 def test_engine_error_is_answered_at_once_and_reported() -> None:
     core = TierCore(Tier.DETECTOR, BUDGETS[Tier.DETECTOR])
     core.offer(frame(0, 1, 4), 4 * MS)
