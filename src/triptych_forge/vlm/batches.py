@@ -13,7 +13,7 @@ from triptych.contract import Light, Weather
 from triptych.language.tokeniser import Vocabulary
 from triptych_forge.vlm.model import Shape
 from triptych_forge.vlm.real import UNSEEN, Picture, Real, unseen_picture
-from triptych_forge.vlm.scenes import TICK_S, Scenes, shrink
+from triptych_forge.vlm.scenes import OBJECTS, TICK_S, Scenes, shrink
 from triptych_forge.vlm.words import ASKED, EXTRA_WORDS, FILLERS, OTHER, STANDING, Topic, Truth, answer_tokens
 
 TEXT_WEIGHT = 0.3
@@ -31,6 +31,8 @@ class Batch:
         ages_s: (B, N) float32.
         tokens: (B * G, T) int64: prompt and answer, padded.
         weights: (B * G, T - 1) float32: how much predicting the next token counts.
+        objects: (B, kinds, H / 16, W / 16) float32: where in the newest picture what is, 0 or 1.
+        objects_known: (B,) bool: whether anybody said.
         taught: (B * G, T - 1, vocabulary) float32, a teacher's distribution; all 0 where it said nothing.
     """
 
@@ -38,6 +40,8 @@ class Batch:
     ages_s: npt.NDArray[np.float32]
     tokens: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
+    objects: npt.NDArray[np.float32]
+    objects_known: npt.NDArray[np.bool_]
     taught: npt.NDArray[np.float32] | None = None
 
 
@@ -51,6 +55,10 @@ class Taught:
     """
 
     chances: npt.NDArray[np.float16]
+
+
+Drawn = tuple[Picture, list[float], Truth, "tuple[int, int] | None", "npt.NDArray[np.float32] | None"]
+"""Clip (N, H, W, 3), ages, truth, place among the scenes, objects (kinds, H / 16, W / 16)."""
 
 
 class Look:
@@ -197,9 +205,10 @@ class Sampler:
 
     def make(self, generator: np.random.Generator) -> Batch:
         """One batch."""
-        frames, ages, rows, places = [], [], [], []
+        frames, ages, rows, places, objects = [], [], [], [], []
         for _ in range(self.batch):
-            clip, age, truth, place = self._draw(generator)
+            clip, age, truth, place, where = self._draw(generator)
+            objects.append(where)
             places.append(place)
             frames.append(clip)
             ages.append(age)
@@ -210,7 +219,16 @@ class Sampler:
         for number, (row, weight) in enumerate(rows):
             tokens[number, : len(row)] = row
             weights[number, : len(weight)] = weight
-        return Batch(np.stack(frames), np.array(ages, np.float32), tokens, weights, self._taught(places, longest))
+        empty = np.zeros((len(OBJECTS), self.shape.height_px // 16, self.shape.width_px // 16), np.float32)
+        return Batch(
+            np.stack(frames),
+            np.array(ages, np.float32),
+            tokens,
+            weights,
+            np.stack([empty if where is None else where for where in objects]),
+            np.array([where is not None for where in objects]),
+            self._taught(places, longest),
+        )
 
     def _taught(self, places: list[tuple[int, int] | None], longest: int) -> npt.NDArray[np.float32] | None:
         if self.teacher is None:
@@ -224,7 +242,7 @@ class Sampler:
                 out[number * self.groups, 1 : 1 + len(some)] = some
         return out
 
-    def _draw(self, generator: np.random.Generator) -> tuple[Picture, list[float], Truth, tuple[int, int] | None]:
+    def _draw(self, generator: np.random.Generator) -> Drawn:
         s, draw = self.shape, generator.random()
         size = (s.width_px, s.height_px)
         for name, real in (("still", self.stills), ("carla", self.carla)):
@@ -236,11 +254,11 @@ class Sampler:
                 speed = float(generator.uniform(0, 0.06)) if generator.random() < 0.7 else 0.0
                 _, ages = clip_ticks(generator, 12, s.frames)
                 clip = np.stack([look(picture, 1.0 - speed * age) for age in ages])
-                return clip, ages, real.truths[chosen], None
+                return clip, ages, real.truths[chosen], None, None
             draw -= share
         if draw < SHARES["unseen"]:
             picture = unseen_picture(generator, size)
-            return np.stack([picture] * s.frames), clip_ticks(generator, 12, s.frames)[1], UNSEEN, None
+            return np.stack([picture] * s.frames), clip_ticks(generator, 12, s.frames)[1], UNSEEN, None, None
         drive, tick = self._places[int(np.searchsorted(self._chances, generator.random()))]
         truth = self.scenes.truths[drive][tick]
         ticks, ages = clip_ticks(generator, tick, s.frames)
@@ -250,7 +268,9 @@ class Sampler:
             towards = pool[int(generator.integers(len(pool)))] if pool else None
         look = Look(generator, size, 1.0, towards)
         pictures = {t: shrink(self.scenes.frame(drive, t), size) for t in set(ticks)}
-        return np.stack([look(pictures[t]) for t in ticks]), ages, truth, (drive, tick)
+        found = self.scenes.objects[drive][tick] if self.scenes.objects else None
+        where = None if found is None else grid_of(found, look.matrix, size)
+        return np.stack([look(pictures[t]) for t in ticks]), ages, truth, (drive, tick), where
 
     def _rows(self, generator: np.random.Generator, truth: Truth) -> list[tuple[list[int], list[float]]]:
         rows = []
@@ -261,6 +281,27 @@ class Sampler:
                 text = ask(generator, topic)
             rows.append(token_row(self.vocabulary, text, truth, topic))
         return rows
+
+
+def grid_of(
+    objects: npt.NDArray[np.float32], matrix: npt.NDArray[np.float64], size: tuple[int, int]
+) -> npt.NDArray[np.float32]:
+    """Which cell of the 16 px grid holds what, after the picture was moved by ``matrix`` (2, 3).
+
+    The inner half of a box counts, at least the cell of its middle.
+    """
+    width, height = size
+    grid = np.zeros((len(OBJECTS), height // 16, width // 16), np.float32)
+    for kind, *corners in objects:
+        box = np.array(corners) * [width, height, width, height]
+        middle, half = (box[:2] + box[2:]) / 2, (box[2:] - box[:2]) / 4
+        ends = np.array([middle - half, middle, middle + half]) @ matrix[:, :2].T + matrix[:, 2]
+        if not (0 <= ends[1, 0] < width and 0 <= ends[1, 1] < height):
+            continue
+        low = np.clip(ends.min(0) // 16, 0, [width // 16 - 1, height // 16 - 1]).astype(int)
+        high = np.clip(ends.max(0) // 16, 0, [width // 16 - 1, height // 16 - 1]).astype(int)
+        grid[int(kind), low[1] : high[1] + 1, low[0] : high[0] + 1] = 1.0
+    return grid
 
 
 def token_row(vocabulary: Vocabulary, question: str, truth: Truth, topic: Topic) -> tuple[list[int], list[float]]:

@@ -96,7 +96,8 @@ def verify(model: Vlm, encoder_path: Path, decoder_path: Path) -> float:
     ages = np.linspace(1.5, 0, s.frames, dtype=np.float32)
     ids = generator.integers(0, model.decoder.embed.num_embeddings, (1, 12))
     with torch.no_grad():
-        wanted = model(torch.from_numpy(frames[None]), torch.from_numpy(ages[None]), torch.from_numpy(ids))[0].numpy()
+        logits = model(torch.from_numpy(frames[None]), torch.from_numpy(ages[None]), torch.from_numpy(ids))[0]
+    wanted = logits[0].numpy()
     encoder, decoder = OnnxSession(encoder_path), OnnxSession(decoder_path)
     feeds = dict(zip(memory_names(s.layers), encoder.run({"frames": frames, "ages_s": ages}), strict=True))
     past = cache_names(s.layers, "past")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+OBJECT_KINDS = 8
+"""Length of :data:`triptych_forge.vlm.scenes.OBJECTS`."""
 PIXEL_MEAN, PIXEL_STD = 114.0, 64.0
 
 
@@ -47,8 +49,8 @@ class Shape:
 
 
 SHAPES: dict[str, Shape] = {
-    "distilled": Shape(224, 128, 1, (48, 80, 128), (1, 2, 3), 128, 2, 4, 1, 256),
-    "full": Shape(320, 192, 4, (64, 112, 160), (1, 3, 4), 192, 3, 6, 3, 512),
+    "distilled": Shape(288, 160, 1, (48, 80, 128), (1, 2, 3), 128, 2, 4, 1, 256),
+    "full": Shape(320, 192, 4, (40, 80, 160), (1, 2, 3), 160, 2, 4, 2, 320),
 }
 
 
@@ -102,6 +104,7 @@ class Encoder(nn.Module):
         self.whole = nn.Linear(shape.size, shape.size)
         self.place = nn.Parameter(torch.randn(1, shape.tokens, shape.size) * 0.02)
         self.norm = nn.LayerNorm(shape.size)
+        self.finder = nn.Linear(shape.size, OBJECT_KINDS)  # for training only: says what is where
         self.keys_values = nn.ModuleList(nn.Linear(shape.size, 2 * shape.size) for _ in range(shape.layers))
 
     def tokens(self, frames: Tensor, ages_s: Tensor) -> Tensor:
@@ -121,7 +124,15 @@ class Encoder(nn.Module):
 
     def forward(self, frames: Tensor, ages_s: Tensor) -> list[Tensor]:
         """Per layer key and value, each (B, heads, tokens, head_size)."""
-        memory = self.tokens(frames, ages_s)
+        return self.memory(self.tokens(frames, ages_s))
+
+    def found(self, tokens: Tensor) -> Tensor:
+        """Logits (B, kinds, H / 16, W / 16) of what is where."""
+        grid = self.finder(tokens[:, :-1]).transpose(1, 2)
+        return grid.unflatten(2, (self.shape.height_px // 16, self.shape.width_px // 16))
+
+    def memory(self, memory: Tensor) -> list[Tensor]:
+        """Keys and values of picture tokens."""
         out: list[Tensor] = []
         for projection in self.keys_values:
             out += [_heads(t, self.shape) for t in projection(memory).chunk(2, -1)]
@@ -207,10 +218,14 @@ class Vlm(nn.Module):
         self.encoder = Encoder(shape)
         self.decoder = Decoder(shape, vocabulary, dropout)
 
-    def forward(self, frames: Tensor, ages_s: Tensor, input_ids: Tensor, groups: int = 1) -> Tensor:
-        """Teacher-forced logits (B * groups, T, vocabulary); each picture serves ``groups`` consecutive rows of ids."""
-        memory = self.encoder(frames, ages_s)
+    def forward(self, frames: Tensor, ages_s: Tensor, input_ids: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+        """Teacher-forced logits (B * groups, T, vocabulary) and what is where, :meth:`Encoder.found`.
+
+        Each picture serves ``groups`` consecutive rows of ids.
+        """
+        tokens = self.encoder.tokens(frames, ages_s)
+        memory = self.encoder.memory(tokens)
         if groups > 1:
             memory = [m.repeat_interleave(groups, 0) for m in memory]
         positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        return self.decoder(input_ids, positions, memory)[0]
+        return self.decoder(input_ids, positions, memory)[0], self.encoder.found(tokens)

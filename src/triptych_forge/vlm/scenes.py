@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 import triptych.scenario
-from triptych.contract import Advice, Hazard, Light, Road, Weather
-from triptych.scenario import Scenario, ScenarioConfig, Situation, assess, random_config
+from triptych.contract import Advice, DetectionClass, Hazard, Light, Road, Weather
+from triptych.scenario import (
+    Scenario,
+    ScenarioConfig,
+    SceneTruth,
+    Situation,
+    TruthBox,
+    assess,
+    random_config,
+)
 from triptych_forge.vlm.words import Truth
 
 TICK_S = 0.25
@@ -33,6 +41,16 @@ SHARD = 20
 """Drives per file."""
 
 
+OBJECTS = ("vehicle", "lead", "lead_braking", "two_wheeler", "pedestrian", "pedestrian_near", "red_light", "light")
+"""What the encoder is taught to find in the picture beside the answer, see :func:`objects_of`."""
+OBJECT_VISIBLE, OBJECT_CONTRAST = 0.3, 0.12
+RED_M, LEAD_M = 150.0, 120.0
+"""How far a red light or a vehicle in front is worth pointing out."""
+SAME_M = 4.0
+"""A box this near to a distance of the situation is taken for what that distance is to: the camera is behind the
+bumper by about half of it."""
+
+
 @dataclass(frozen=True)
 class Scenes:
     """Drives laid end to end.
@@ -40,10 +58,13 @@ class Scenes:
     Attributes:
         shards: (drives, ticks, H, W, 3) uint8 BGR each, memory-mapped.
         truths: per drive and tick.
+        objects: per drive and tick (K, 5) float32: index of :data:`OBJECTS`, x_min, y_min, x_max, y_max as shares of
+            the picture.
     """
 
     shards: tuple[npt.NDArray[np.uint8], ...]
     truths: tuple[tuple[Truth, ...], ...]
+    objects: tuple[tuple[npt.NDArray[np.float32], ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.truths)
@@ -62,7 +83,7 @@ def scenario_hash() -> str:
 
     The advice table is left out: stored are the quantities it looks at, so that its thresholds may change.
     """
-    digest = hashlib.sha256(repr((TICK_S, TICKS, LOOK_AHEAD_S, STEP_S, RENDER_PX, STORED_PX, SHARD, 3)).encode())
+    digest = hashlib.sha256(repr((TICK_S, TICKS, LOOK_AHEAD_S, STEP_S, RENDER_PX, STORED_PX, SHARD, 4)).encode())
     for path in sorted(Path(triptych.scenario.__file__).parent.glob("*.py")):
         if path.name not in ("advice.py", "__init__.py", "__main__.py"):
             digest.update(path.read_bytes())
@@ -99,15 +120,51 @@ def load_scenes(
                     done(total - len(missing) + number + 1, total)
     shards = tuple(np.load(folder / f"{start}.npy", mmap_mode="r") for start in starts)
     truths: list[tuple[Truth, ...]] = []
+    objects: list[tuple[npt.NDArray[np.float32], ...]] = []
     for start in starts:
         for drive in json.loads((folder / f"{start}.json").read_text()):
-            truths.append(tuple(_truth(*row) for row in drive))
-    return Scenes(shards, tuple(truths))
+            truths.append(tuple(_truth(*row[:4]) for row in drive))
+            objects.append(tuple(np.array(row[4], np.float32).reshape(-1, 5) for row in drive))
+    return Scenes(shards, tuple(truths), tuple(objects))
 
 
 def _truth(road: int, weather: int, light: int, situation: dict[str, Any]) -> Truth:
     hazards, advice = assess(Situation(**situation))
     return Truth(Road(road), Weather(weather), Light(light), hazards, advice)
+
+
+def objects_of(truth: SceneTruth, situation: Situation) -> list[list[float]]:
+    """The boxes of a frame that matter for the answer; one box may be several things (a vehicle, the lead)."""
+    rows: list[list[float]] = []
+
+    def put(name: str, box: TruthBox) -> None:
+        x, y = RENDER_PX
+        corners = [box.x_min / x, box.y_min / y, box.x_max / x, box.y_max / y]
+        rows.append([float(OBJECTS.index(name)), *(round(corner, 4) for corner in corners)])
+
+    seen = [b for b in truth.boxes if b.visible > OBJECT_VISIBLE and b.contrast > OBJECT_CONTRAST]
+    for box in seen:
+        if box.class_id is DetectionClass.VEHICLE:
+            put("vehicle", box)
+        elif box.class_id is DetectionClass.TWO_WHEELER:
+            put("two_wheeler", box)
+        elif box.class_id is DetectionClass.PEDESTRIAN:
+            put("pedestrian", box)
+            near = min(situation.pedestrian_near_m, situation.pedestrian_in_lane_m)
+            if abs(box.distance_m - near) < SAME_M:
+                put("pedestrian_near", box)
+        elif box.class_id is DetectionClass.TRAFFIC_LIGHT and box.kind == "signal":
+            put("red_light" if situation.red_light_m < RED_M else "light", box)
+    leads = [
+        b
+        for b in seen
+        if b.class_id in (DetectionClass.VEHICLE, DetectionClass.TWO_WHEELER)
+        and abs(b.distance_m - situation.lead_gap_m) < SAME_M
+    ]
+    if leads and situation.lead_gap_m < LEAD_M:
+        middle = min(leads, key=lambda b: abs((b.x_min + b.x_max) / 2 / RENDER_PX[0] - 0.5))
+        put("lead_braking" if situation.lead_braking else "lead", middle)
+    return rows
 
 
 def shrink(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
@@ -169,7 +226,8 @@ def _render_shard(folder: Path, start: int) -> None:
         for tick in range(TICKS):
             frames[number, tick] = shrink(np.asarray(scenario.render()), STORED_PX)
             t = scenario.truth()
-            rows.append([int(t.road), int(t.weather), int(t.light), asdict(scenario.situation())])
+            situation = scenario.situation()
+            rows.append([int(t.road), int(t.weather), int(t.light), asdict(situation), objects_of(t, situation)])
             for _ in range(round(TICK_S / STEP_S)):
                 scenario.step(STEP_S, None)
         truths.append(rows)

@@ -51,7 +51,7 @@ def taught_by(teacher: Vlm, vocabulary: Vocabulary, scenes: Scenes, cache: Path,
                 prompt = vocabulary.question("")
                 rows.append(prompt + fields[:-1] + [vocabulary.pad] * (POSITIONS - len(fields)))
             with torch.autocast("cpu", torch.bfloat16):
-                logits = teacher(
+                logits, _ = teacher(
                     torch.from_numpy(np.stack(frames)), torch.tensor(ages, dtype=torch.float32), torch.tensor(rows)
                 )
             chances = torch.softmax(logits.float() / TEMPERATURE, -1).numpy()

@@ -37,6 +37,7 @@ class Recipe:
         drives: training drives, of seeds 0 and following.
         groups: token rows per picture: the standing question and ``groups - 1`` others.
         teacher_share: weight of the teacher's distribution against the truth (distilled only).
+        find_share: weight of finding objects in the picture, an exercise for the encoder alone.
         save_every: steps between two checkpoints.
     """
 
@@ -51,6 +52,7 @@ class Recipe:
     decay: float = 0.05
     average: float = 0.998
     teacher_share: float = 0.0
+    find_share: float = 1.0
     save_every: int = 100
 
 
@@ -58,6 +60,10 @@ RECIPES: dict[str, Recipe] = {
     "distilled": Recipe("distilled", seed=31, steps=4000, batch=32, drives=1200, teacher_share=0.5),
     "full": Recipe("full", seed=32, steps=3000, batch=16, drives=1200, groups=2),
 }
+
+FOUND_WEIGHT = 4.0
+"""Objects fill about one cell in fifty."""
+
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """Linear warm-up, then a cosine down to 2 %."""
@@ -89,6 +95,17 @@ def loss_of(logits: Tensor, batch: Batch, share: float) -> Tensor:
         shares = share * (taught.sum(-1) > 0)
         losses = (1 - shares) * losses + shares * soft
     return (losses * weights).sum() / weights.sum()
+
+
+def finding_loss(found: Tensor, batch: Batch) -> Tensor:
+    """Cross-entropy of what is where, over pictures with boxes; a cell with something counts ``FOUND_WEIGHT`` times."""
+    known = torch.from_numpy(batch.objects_known)
+    if not known.any():
+        return found.sum() * 0.0
+    weight = torch.full((1, 1, 1), FOUND_WEIGHT)
+    return 20.0 * functional.binary_cross_entropy_with_logits(
+        found[known], torch.from_numpy(batch.objects)[known], pos_weight=weight
+    )
 
 
 def train(
@@ -133,13 +150,14 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
             with torch.autocast("cpu", torch.bfloat16):
-                logits = model(
+                logits, found = model(
                     torch.from_numpy(batch.frames),
                     torch.from_numpy(batch.ages_s),
                     torch.from_numpy(batch.tokens[:, :-1]),
                     recipe.groups,
                 )
             loss = loss_of(logits.float(), batch, recipe.teacher_share)
+            loss = loss + recipe.find_share * finding_loss(found.float(), batch)
             if not torch.isfinite(loss):
                 raise ConfigError(f"the loss is not finite at step {step}", remedy="lower the learning rate")
             optimiser.zero_grad(set_to_none=True)
