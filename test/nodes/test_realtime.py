@@ -148,3 +148,16 @@ def test_who_may_wait_lets_the_others_load_first(monkeypatch: pytest.MonkeyPatch
     nodes._begin(["python", "-m", "triptych.nodes.tier_node", "--ros-args", "-r", "__node:=full"])
     nodes._begin(["python", "-m", "triptych.nodes.view_node"])
     assert calls[2::2] == [(os.PRIO_PROCESS, 0, 14), (os.PRIO_PROCESS, 0, 16)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroups")
+@pytest.mark.parametrize(("leads_session", "expected"), [(True, "nice 14"), (False, "nice 0")])
+def test_a_node_with_a_session_of_its_own_is_weighed_against_the_others(leads_session: bool, expected: str) -> None:
+    """Nice counts only within a session where the kernel groups by session: the full VLM must not weigh like tier 2."""
+    inner = "from triptych.nodes.realtime import apply; print(apply('full').refused, open('/proc/self/autogroup').read())"
+    own = [sys.executable, "-c", inner]
+    # Without a session of its own the node shares that of the process in between, whose weight must stay as it is.
+    outer = f"import subprocess; print(subprocess.run({own!r}, capture_output=True, text=True).stdout)"
+    command = own if leads_session else [sys.executable, "-c", outer]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert done.stdout.startswith("[]") and expected in done.stdout, done.stdout + done.stderr

@@ -264,3 +264,21 @@ def _set_nice(nice: int, obtained: Obtained) -> None:
         except OSError as error:
             _note(obtained, f"nice {nice}: {error.strerror}")
             return
+    _set_autogroup(nice, obtained)
+
+
+def _set_autogroup(nice: int, obtained: Obtained) -> None:
+    """Where the kernel groups processes by session (``sched_autogroup_enabled``), nice counts within a session only.
+
+    A node that leads a session of its own, as the command line starts it, gives its group the same weight. In a
+    session of many nodes (``ros2 launch``) nice alone does it, and the group is not ours to change.
+    """
+    if os.getsid(0) != os.getpid():
+        return
+    try:
+        with open("/proc/self/autogroup", "w") as file:
+            file.write(str(nice))
+    except FileNotFoundError:
+        return  # a kernel without autogroups
+    except OSError as error:
+        _note(obtained, f"autogroup nice {nice}: {error.strerror}")
