@@ -154,7 +154,8 @@ def test_who_may_wait_lets_the_others_load_first(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("leads_session", "expected"), [(True, "nice 14"), (False, "nice 0")])
 def test_a_node_with_a_session_of_its_own_is_weighed_against_the_others(leads_session: bool, expected: str) -> None:
     """Nice counts only within a session where the kernel groups by session: the full VLM must not weigh like tier 2."""
-    inner = "from triptych.nodes.realtime import apply; print(apply('full').refused, open('/proc/self/autogroup').read())"
+    show = "print(apply('full').refused, open('/proc/self/autogroup').read())"
+    inner = f"from triptych.nodes.realtime import apply; {show}"
     own = [sys.executable, "-c", inner]
     # Without a session of its own the node shares that of the process in between, whose weight must stay as it is.
     outer = f"import subprocess; print(subprocess.run({own!r}, capture_output=True, text=True).stdout)"
