@@ -38,7 +38,7 @@ def test_report_covers_everything_promised(report: doctor.DoctorReport) -> None:
         ("Clock", "clock source"),
         ("Clock", "synchronisation"),
         ("Real time", "kernel"),
-        ("Real time", "SCHED_FIFO"),
+        ("Real time", "priority"),
         ("Machine", "processor"),
         ("Machine", "cores"),
         ("Machine", "memory"),
@@ -153,18 +153,18 @@ def test_little_memory_and_disk(monkeypatch: pytest.MonkeyPatch, free_gib: float
     assert [row.level for row in machine.memory_and_disk()] == [level, level]
 
 
-def test_sched_fifo_attempt_leaves_this_thread_alone() -> None:
+def test_real_time_attempt_leaves_this_thread_alone() -> None:
     import os
 
     before = os.sched_getscheduler(0)
-    obtained, why = machine.fifo_obtainable()
+    obtained, why = machine.priority_obtainable()
     assert obtained is (why == "")
     assert os.sched_getscheduler(0) == before
 
 
-def test_refused_fifo_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "fifo_obtainable", lambda: (False, "Operation not permitted"))
-    row = next(row for row in machine.real_time() if row.name == "SCHED_FIFO")
+def test_refused_priority_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "priority_obtainable", lambda: (False, "Operation not permitted"))
+    row = next(row for row in machine.real_time() if row.name == "priority")
     assert row.level is Level.WARN and "limits.conf" in row.remedy and "Operation not permitted" in row.value
 
 

@@ -21,7 +21,7 @@ RECOMMENDED_CORES = 2  # the budgets are measured on two (docs/performance.md)
 MEMORY_WARN_BYTES, MEMORY_FAIL_BYTES = 2 * GIB, GIB  # free; the stack with its segments took about 1.5 GiB
 DISK_WARN_BYTES, DISK_FAIL_BYTES = 2 * GIB, GIB // 5  # a recorded minute is about 100 MiB
 TIMER_WARN_MS = 2.0  # a late wake-up eats into the 30 ms of the detector
-FIFO_PRIORITY = 30  # the highest one the nodes ask for (nodes/realtime.py)
+RT_PRIORITY = 30  # the highest one the nodes ask for (nodes/realtime.py)
 FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "xen", "arch_sys_counter")
 INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 SIMD_FLAGS = ("avx2", "fma", "avx512f", *INT8_FLAGS, "asimd")
@@ -149,19 +149,19 @@ def real_time() -> Iterator[Row]:
         f"{platform.release()}, {'PREEMPT_RT' if preempt else 'not PREEMPT_RT'}",
         "" if preempt else "the kernel itself may delay a wake-up by milliseconds; the budgets were measured like this",
     )
-    obtained, why = fifo_obtainable()
+    obtained, why = priority_obtainable()
     limit = limits.getrlimit(limits.RLIMIT_RTPRIO)[0]
     yield Row(
         section,
-        "SCHED_FIFO",
+        "priority",
         Level.OK if obtained else Level.WARN,
-        f"priority {FIFO_PRIORITY} obtainable" if obtained else f"not permitted ({why})",
+        f"SCHED_RR {RT_PRIORITY} obtainable" if obtained else f"not permitted ({why})",
         f"RLIMIT_RTPRIO is {_limit(limit)}"
         + ("" if obtained else "; beside other load the detector's p99 doubled without it"),
         ""
         if obtained
-        else f"add '@realtime - rtprio {FIFO_PRIORITY}' to /etc/security/limits.conf and join that group; "
-        f"docker run --cap-add=SYS_NICE --ulimit rtprio={FIFO_PRIORITY}",
+        else f"add '@realtime - rtprio {RT_PRIORITY}' to /etc/security/limits.conf and join that group; "
+        f"docker run --cap-add=SYS_NICE --ulimit rtprio={RT_PRIORITY}",
     )
     runtime = read("/proc/sys/kernel/sched_rt_runtime_us")
     if runtime:
@@ -225,13 +225,13 @@ def wake_up_delay_ms(sleeps: int = 100) -> float:
     return sorted(delays)[-2]
 
 
-def fifo_obtainable(priority: int = FIFO_PRIORITY) -> tuple[bool, str]:
-    """Try SCHED_FIFO on a thread that ends at once; (whether it worked, why not)."""
+def priority_obtainable(priority: int = RT_PRIORITY) -> tuple[bool, str]:
+    """Try SCHED_RR on a thread that ends at once; (whether it worked, why not)."""
     outcome: list[str] = []
 
     def attempt() -> None:
         try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))
         except OSError as error:
             outcome.append(error.strerror or str(error))
 
