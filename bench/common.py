@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -179,6 +180,8 @@ class Listener:
         self._sources.append((Subscription(self._node, kind, topic, qos), store, build))
 
     def _run(self) -> None:
+        with contextlib.suppress(PermissionError):  # or the middleware's threads wait for this one at a lock
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
         while not self._stop.wait(0.02):
             for subscription, store, build in self._sources:
                 while (taken := subscription.take()) is not None:
