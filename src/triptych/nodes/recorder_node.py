@@ -251,6 +251,8 @@ class RecorderNode(Node):  # type: ignore[misc]
         if self._closed:
             return
         self._closed = True
+        # The run is over and there is little time: no more reason to give way to anybody.
+        realtime.apply("none", "all", "normal")
         self._loop.stop()
         if self.failure is None:
             self._poll()
