@@ -220,15 +220,17 @@ needs_executables = pytest.mark.skipif(
 RUNNER = """
 import sys
 from launch import LaunchDescription, LaunchService
-from launch.actions import IncludeLaunchDescription
+from launch.actions import ExecuteProcess, IncludeLaunchDescription
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 arguments = [tuple(a.split(":=", 1)) for a in sys.argv[2:]]
 service = LaunchService(noninteractive=True)
 include = IncludeLaunchDescription(PythonLaunchDescriptionSource(sys.argv[1]), launch_arguments=arguments)
-service.include_launch_description(LaunchDescription([include]))
+say = "echo BESIDE=$FASTRTPS_DEFAULT_PROFILES_FILE$TRIPTYCH_STARTER_PID."
+beside = ExecuteProcess(cmd=["sh", "-c", say], output="screen", prefix="")
+service.include_launch_description(LaunchDescription([include, beside]))
 sys.exit(service.run())
 """
-"""What ``ros2 launch`` does, so that the test needs ``launch_ros`` alone."""
+"""What ``ros2 launch`` does, so that the test needs ``launch_ros`` alone, and something beside our file."""
 REPORTER = """
 import json, os, sys
 print("STARTED " + json.dumps({"command": sys.argv[1:], "environment": dict(os.environ)}), flush=True)
@@ -239,7 +241,7 @@ print("STARTED " + json.dumps({"command": sys.argv[1:], "environment": dict(os.e
 def start(name: str, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(resource("launch", f"{name}.launch.py")), *arguments],
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(Path(launching.__file__).parents[1]), **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -332,10 +334,15 @@ def test_parameters_remaps_and_environment_reach_the_processes(domain: int) -> N
         "detector_engine:=yolox-nano",
         "distilled:=false",
         "log_level:=warn",
-        environment={"MALLOC_TOP_PAD_": "4711"},
+        environment={
+            "MALLOC_TOP_PAD_": "4711",
+            "FASTRTPS_DEFAULT_PROFILES_FILE": "",
+            "FASTDDS_DEFAULT_PROFILES_FILE": "",
+        },
     )
     output, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, output
+    assert "BESIDE=." in output  # a launch file that includes ours keeps its own environment
     started = commands(output)
     assert set(started) == {"supervisor", "detector", "full", "view"}
     for name, (command, environment) in started.items():
