@@ -461,6 +461,34 @@ def test_the_end_of_the_source_is_the_end_of_the_launch(domain: int) -> None:
     assert nodes_of(domain) == {}
 
 
+@needs_launch
+@needs_executables
+def test_viewers_get_layout_namespace_and_port(domain: int, tmp_path: Path) -> None:
+    """A reporter stands in for RViz and foxglove_bridge: what they are told is ours, what they do with it is not."""
+    for package in ("rviz2", "foxglove_bridge"):
+        marker = tmp_path / "share" / "ament_index" / "resource_index" / "packages" / package
+        program = tmp_path / "lib" / package / package
+        for file in (marker, program):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        program.write_text(f"#!{sys.executable}\n" + REPORTER.replace("sys.argv[1:]", "sys.argv"))
+        program.chmod(0o755)
+    prefixes = os.pathsep.join([str(tmp_path), os.environ["AMENT_PREFIX_PATH"]])
+    launch = start(
+        "view", "foxglove:=true", "port:=9000", "namespace:=car", environment={"AMENT_PREFIX_PATH": prefixes}
+    )
+    output, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 0, output
+    started = {name: command for name, (command, _) in commands(output).items()}
+    assert set(started) == {"triptych_rviz", "triptych_foxglove_bridge"}
+    rviz = started["triptych_rviz"]
+    assert rviz[1:3] == ["-d", str(resource("config", "rviz", "triptych.rviz"))]
+    assert "/view/markers:=/car/view/markers" in rviz and not any("diagnostics" in word for word in rviz)
+    assert parameters_of(started["triptych_foxglove_bridge"], "triptych_foxglove_bridge") == {"port": 9000}
+    assert "ws://localhost:9000" in output and str(resource("config", "foxglove", "triptych.json")) in output
+    assert nodes_of(domain) == {}
+
+
 def test_a_viewer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ament_index_python", reason="ament_index_python is not installed")
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
