@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor_rig import MS, SECOND, Rig, table
+import pytest
+from supervisor_rig import MS, SECOND, Rig, S, table
 
 from triptych.contract import Advice, Origin, Tier, TierState
 from triptych.supervisor.records import Commands
@@ -548,3 +549,21 @@ def test_tiers_without_content_before_their_first_frame_are_starting_not_failing
     rig.origin = dict.fromkeys(Tier, Origin.FRESH)
     rig.status = good
     assert rig.run(5).visited() == ["NOMINAL"]
+
+
+@pytest.mark.parametrize(("age_ms", "asked"), [(118, False), (120, False), (122, True)])
+def test_a_detector_that_keeps_repeating_itself_is_not_taken_for_alive(age_ms: int, asked: bool) -> None:
+    """A1: LAST_FRAME results come in time, but what they show is old: the driver is asked before 0.15 s are over."""
+    rig = Rig(takeover_wait_s=10.0)
+    rig.run(5)
+    rig.speed_mps = 10.0
+    rig.run(0.5)
+    assert rig.state is S.NOMINAL
+    taken_ns = rig.stamp_ns
+    rig.alive -= {"detector"}
+    rig.send_result(Tier.DETECTOR, source_stamp_ns=taken_ns, published_ns=taken_ns)
+    while rig.stamp_ns < taken_ns + age_ms * MS:
+        rig.send_result(Tier.DETECTOR, source_stamp_ns=taken_ns, origin=Origin.LAST_FRAME, reason="timeout")
+        rig.tick(2)
+    rig.tick(2)
+    assert ("L2_TAKEOVER_REQUEST" in rig.visited()) is asked
