@@ -45,6 +45,7 @@ class TierChannel:
         self.never = NeverReceived()
         self._keep_s = budget.keep_s + config.transport_allowance_s
         self._silence = Silence()
+        self._content = Silence()
         self._late = Late(budget.budget_s + config.transport_allowance_s)
         self._heartbeat = Heartbeat()
         self._repeated = RepeatedFrame()
@@ -86,6 +87,10 @@ class TierChannel:
         if result.origin is not Origin.DEFAULT:
             if judge_age and not (self._future.observe(age_s) and age_s <= self._keep_s):
                 return
+            if judge_age:
+                self._content.observe(received_ns - round(age_s * 1e9))
+            elif result.origin is Origin.FRESH:
+                self._content.observe(received_ns)  # stamps mean little now, but fresh is at most a budget old
             self._uncertainty.observe(result.uncertainty)
         fresh = result.origin is Origin.FRESH
         if result.reason.startswith(TIMEOUT):
@@ -136,7 +141,9 @@ class TierChannel:
 
     def metrics(self) -> dict[str, Metric]:
         """The metrics of this tier by name."""
+        detector_only = {"content_s": self._content.gap_s} if self.tier is Tier.DETECTOR else {}
         return {
+            **detector_only,
             "overdue_s": self.never.overdue_s,
             "gap_s": self._silence.gap_s,
             "late_n": self._late.late_n,

@@ -26,6 +26,7 @@ _TIER_METRICS = frozenset(
 
 METRICS: dict[str, frozenset[str]] = {
     **{tier.key: _TIER_METRICS for tier in Tier},
+    Tier.DETECTOR.key: _TIER_METRICS | {"content_s"},
     "odometry": frozenset({"overdue_s", "age_s", "invalid_n", "jump_n"}),
     "driver": frozenset({"overdue_s", "age_s", "crc_n", "absent", "inattentive"}),
     "supervisor": frozenset({"loop_gap_s", "late_n"}),

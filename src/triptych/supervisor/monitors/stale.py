@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Silence:
-    """Seconds since the last valid message (``gap_s``, ``age_s``); unknown before the first."""
+    """Seconds since the last valid message (``gap_s``, ``age_s``) or since the picture of the newest content was taken
+    (``content_s``: a tier that keeps repeating itself is not silent); unknown before the first."""
 
     __slots__ = ("_last_ns",)
 
