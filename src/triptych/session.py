@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ POLL_S = 0.1
 SETTLE_S = 0.3
 """After the last frame: time for its results to reach the recorder."""
 RECORD = "record.jsonl"
+LATCH = "supervisor.latch"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,10 @@ def run(
         parameters={"folder": str(plan.out), "mode": "live", "input": plan.title},
         remaps=plan.specs[0].remaps,
     )
-    stack = Stack([recorder, *plan.specs], plan.out, {**user, **dds.environment(user)})
+    # A supervisor that is restarted during a manoeuvre goes on with it.
+    latch = {"latch_file": str(plan.out / LATCH)}
+    specs = [replace(s, parameters={**s.parameters, **latch}) if s.name == "supervisor" else s for s in plan.specs]
+    stack = Stack([recorder, *specs], plan.out, {**user, **dds.environment(user)})
     model = LiveModel(plan.title)
     events: list[tuple[int, ProcessEvent]] = []
     started_ns = time.time_ns()
@@ -182,7 +186,7 @@ def prepare(out: Path) -> None:
         probe = out / ".writable"
         probe.write_bytes(b"")
         probe.unlink()
-        for name in (RECORD, RECORD + ".part", "result.json", "report.html"):
+        for name in (RECORD, RECORD + ".part", LATCH, "result.json", "report.html"):
             (out / name).unlink(missing_ok=True)
         free = os.statvfs(out)
     except OSError as error:
