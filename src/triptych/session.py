@@ -99,6 +99,7 @@ def run(
     """
     prepare(plan.out)
     user = dict(os.environ if environment is None else environment)
+    dds.release_abandoned()  # segments of nodes killed in earlier runs, 67 MiB each
     memory = dds.shared_memory(len(plan.specs) + 1)
     if memory.problem:
         console.print(f"[yellow]{memory.problem}; {memory.remedy}.[/]", highlight=False)

@@ -106,7 +106,7 @@ def shared_memory(folder: Path = dds.SHM_FOLDER) -> Iterator[Row]:
             "abandoned segments",
             Level.OK,
             f"{abandoned // dds.MIB} MiB",
-            "left by killed processes; freed at the next start of the stack",
+            "left by killed processes; the next triptych demo, run or replay frees them",
         )
 
 
