@@ -49,7 +49,7 @@ class MotionConstraint:
 def safe_default(
     stamp_ns: int, deceleration_mps2: float = 2.0, reason: str = "no valid constraint"
 ) -> MotionConstraint:
-    """What a receiver does on its own when it hears nothing valid: a controlled stop with hazard lights, no steering."""
+    """What a receiver does on its own when it hears nothing valid: a controlled stop, hazard lights on, no steering."""
     return MotionConstraint(
         stamp_ns, 0.0, deceleration_mps2, True, False, True, DegradationState.L1_MINIMAL_RISK_MANOEUVRE, reason
     )
