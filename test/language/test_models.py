@@ -115,6 +115,26 @@ def test_the_real_highway_clip_is_no_reason_to_stop(engine: VlmEngine) -> None:
     assert statistics.mean(a.light is Light.DAY for a in answers) >= 0.9
 
 
+def test_the_first_answer_after_the_self_test_is_as_fast_as_later_ones(engine: VlmEngine) -> None:
+    """V11: the self-test warms encoder, prompt and decoder. CPU time, best of 3 engines: others may be busy here."""
+    frames = [Frame(engine.golden().image, i * 10**8, i + 1) for i in range(engine.frames_wanted)]
+    question = "what is ahead" if engine.config.questions else ""
+
+    def cost(of: VlmEngine) -> float:
+        began = time.thread_time()
+        of.infer(frames, question)
+        return time.thread_time() - began
+
+    ratios = []
+    for _ in range(3):
+        fresh = load_engine(ROOT / "models" / engine.id)
+        assert isinstance(fresh, VlmEngine)
+        fresh.infer([fresh.golden()])
+        first = cost(fresh)
+        ratios.append(first / float(np.percentile([cost(fresh) for _ in range(20)], 99)))
+    assert min(ratios) <= 1.2
+
+
 def test_the_manifests_fit_the_tiers_budgets() -> None:
     for name, tier in MODELS.items():
         manifest = load_manifest(ROOT / "models" / name)

@@ -11,22 +11,23 @@ import torch
 
 from triptych.contract import Advice, ConfigError, Hazard, Light, Road, Weather
 from triptych_forge.common import seed_everything
-from triptych_forge.vlm.batches import Sampler, Taught, ask, clip_ticks, token_row
-from triptych_forge.vlm.model import SHAPES
+from triptych_forge.vlm.batches import Sampler, Taught, ask, clip_ticks, grid_of, token_row
+from triptych_forge.vlm.model import OBJECT_KINDS, SHAPES, Vlm
 from triptych_forge.vlm.real import HELD_OUT, STILLS, Real, unseen_picture
-from triptych_forge.vlm.scenes import STORED_PX, Scenes, config_of
-from triptych_forge.vlm.train import RECIPES, train, with_numbers
+from triptych_forge.vlm.scenes import OBJECTS, STORED_PX, Scenes, config_of, objects_of
+from triptych_forge.vlm.train import RECIPES, finding_loss, train, with_numbers
 from triptych_forge.vlm.words import ASKED, OTHER, STANDING, Truth, make_vocabulary
 
 VOCABULARY = make_vocabulary()
 FULL_TRUTH = Truth(Road.URBAN, Weather.RAIN, Light.NIGHT, (Hazard.RED_LIGHT,), Advice.STOP)
 
 
-def scenes(ticks: int = 8) -> Scenes:
+def scenes(ticks: int = 8, objects: bool = False) -> Scenes:
     generator = np.random.default_rng(0)
     shard = generator.integers(0, 255, (20, ticks, STORED_PX[1], STORED_PX[0], 3), dtype=np.uint8)
     rows = tuple(tuple(FULL_TRUTH for _ in range(ticks)) for _ in range(20))
-    return Scenes((shard,), rows)
+    box = np.array([[OBJECTS.index("red_light"), 0.45, 0.3, 0.55, 0.5]], np.float32)
+    return Scenes((shard,), rows, tuple((box,) * ticks for _ in range(20)) if objects else ())
 
 
 NONE = Real((), ())
@@ -154,3 +155,61 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     train(recipe, VOCABULARY, scenes(), NONE, NONE, path)
     with pytest.raises(ConfigError, match="another recipe"):
         train(with_numbers(recipe, steps=2), VOCABULARY, scenes(), NONE, NONE, path)
+
+
+def test_an_object_fills_its_cells_and_moves_with_the_picture() -> None:
+    assert len(OBJECTS) == OBJECT_KINDS
+    size = (320, 192)
+    box = np.array([[OBJECTS.index("lead"), 0.5, 0.5, 0.6, 0.6]], np.float32)  # 160..192, 96..115 px
+    still = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    grid = grid_of(box, still, size)
+    assert [*map(tuple, np.argwhere(grid))] == [(OBJECTS.index("lead"), 6, 10), (OBJECTS.index("lead"), 6, 11)]
+    mirrored = grid_of(box, np.array([[-1.0, 0.0, 320.0], [0.0, 1.0, 0.0]]), size)
+    np.testing.assert_array_equal(np.argwhere(mirrored)[:, 2], [8, 9])
+    gone = grid_of(box, np.array([[1.0, 0.0, 400.0], [0.0, 1.0, 0.0]]), size)
+    assert gone.sum() == 0
+
+
+def test_finding_is_learnt_only_where_somebody_said_what_is_where() -> None:
+    shape = SHAPES["distilled"]
+    stills = Real((unseen_picture(np.random.default_rng(1), (320, 192)),), (FULL_TRUTH,))
+    source = Sampler(shape, scenes(objects=True), stills, NONE, VOCABULARY, 24, 1, 5)
+    batch = next(source.batches())
+    assert 0 < batch.objects_known.sum() < 24
+    assert batch.objects[~batch.objects_known].sum() == 0 < batch.objects.sum()
+    found = torch.zeros(batch.objects.shape, requires_grad=True)
+    finding_loss(found, batch).backward()
+    touched = found.grad.abs().sum((1, 2, 3)) > 0
+    assert touched.tolist() == batch.objects_known.tolist()
+    unsaid = next(Sampler(shape, scenes(), NONE, NONE, VOCABULARY, 2, 1, 5).batches())
+    assert float(finding_loss(torch.zeros(unsaid.objects.shape), unsaid)) == 0.0
+
+
+def test_training_moves_the_finder_and_the_exported_graph_has_none(tmp_path: Path) -> None:
+    recipe = with_numbers(RECIPES["distilled"], steps=2, batch=2, drives=20)
+    seed_everything(recipe.seed, 1)
+    model = train(recipe, VOCABULARY, scenes(objects=True), NONE, NONE, tmp_path / "c.safetensors")
+    torch.manual_seed(0)
+    assert model.encoder.finder.bias.abs().sum() > 0
+    from triptych_forge.vlm.export import export
+
+    onnx = pytest.importorskip("onnx", reason="needs the forge extra (onnx)")
+    encoder, _ = export(model, tmp_path)
+    assert not [i.name for i in onnx.load(str(encoder)).graph.initializer if "finder" in i.name]
+    assert isinstance(model, Vlm)
+
+
+def test_a_rendered_frame_lists_its_boxes_as_shares_of_the_picture() -> None:
+    from triptych.scenario import Scenario
+
+    found = 0
+    scenario = Scenario(config_of(3))
+    for _ in range(4):
+        rows = objects_of(scenario.truth(), scenario.situation())
+        for kind, *corners in rows:
+            assert 0 <= kind < len(OBJECTS) and all(0.0 <= c <= 1.0 for c in corners)
+            assert corners[0] < corners[2] and corners[1] < corners[3]
+        found += len(rows)
+        for _ in range(8):
+            scenario.step(0.125, None)
+    assert found > 0
