@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import numpy as np
 import torch
@@ -88,12 +88,14 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(images.float().contiguous(memory_format=torch.channels_last), boxes, labels, known, ignored)
 
 
-def batches(pool: Pool, recipe: Recipe, first: int) -> Iterator[tuple[int, Batch]]:
-    """Batches from step ``first`` on, prepared one ahead in another thread."""
+def batches(pool: Pool, recipe: Recipe, first: int, last: int) -> Iterator[tuple[int, Batch]]:
+    """Batches of the steps ``first`` to ``last`` - 1, prepared one ahead in another thread."""
+    if first >= last:
+        return
     with ThreadPoolExecutor(1) as worker:
         waiting: list[Future[Batch]] = [worker.submit(make_batch, pool, recipe, first)]
-        for step in range(first, recipe.steps):
-            if step + 1 < recipe.steps:
+        for step in range(first, last):
+            if step + 1 < last:
                 waiting.append(worker.submit(make_batch, pool, recipe, step + 1))
             yield step, waiting.pop(0).result()
 
@@ -106,8 +108,12 @@ def _ema(average: dict[str, torch.Tensor], net: DetectorNet, decay: float) -> No
             average[name].copy_(value)
 
 
-def train(pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250) -> DetectorNet:
+def train(
+    pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250, stop_after: int | None = None
+) -> DetectorNet:
     """Train, or resume where ``checkpoint`` left off; returns the averaged network in evaluation mode.
+
+    ``stop_after`` ends the run at that step of the same schedule, to be resumed or released as it is.
 
     Raises:
         ConfigError: the checkpoint belongs to another recipe; the loss is not finite.
@@ -126,11 +132,12 @@ def train(pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250) -
         net.load_state_dict(saved["net"])
         restore_optimiser(optimiser, saved["optimiser"])
         average, first, spent = saved["average"], int(meta["step"]), float(meta["seconds"])
+    last = recipe.steps if stop_after is None else min(stop_after, recipe.steps)
     started = time.monotonic()
     smooth = [0.0, 0.0, 0.0]
     with progress_bar() as bar:
-        task = bar.add_task("training detector", total=recipe.steps, completed=first, note="")
-        for step, batch in batches(pool, recipe, first):
+        task = bar.add_task("training detector", total=last, completed=first, note="")
+        for step, batch in batches(pool, recipe, first, last):
             net.train()
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
@@ -147,7 +154,7 @@ def train(pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250) -
             smooth = [0.98 * s + 0.02 * v if step > first else v for s, v in zip(smooth, values, strict=True)]
             note = f"class {smooth[0]:.3f} box {smooth[1]:.3f} iou {smooth[2]:.2f}"
             bar.update(task, completed=step + 1, note=note)
-            if (step + 1) % save_every == 0 or step + 1 == recipe.steps:
+            if (step + 1) % save_every == 0 or step + 1 == last:
                 state = {"net": net.state_dict(), "average": average, "optimiser": flatten_optimiser(optimiser)}
                 seconds = spent + time.monotonic() - started
                 if not bar.console.is_terminal:
@@ -169,6 +176,7 @@ def main(
     seed: Annotated[int, typer.Option(help="seed of everything random")] = Recipe.seed,
     threads: Annotated[int, typer.Option(min=1, max=64, help="torch threads")] = 2,
     restart: Annotated[bool, typer.Option(help="ignore an earlier checkpoint")] = False,
+    stop_after: Annotated[Optional[int], typer.Option(min=10, help="end at this step of the schedule")] = None,  # noqa: UP045
     train_only: Annotated[bool, typer.Option(help="stop after the checkpoint")] = False,
 ) -> None:
     """Train the built-in detector and write detector.onnx, manifest.yaml, MODEL_CARD.md and golden.png."""
@@ -180,11 +188,13 @@ def main(
             checkpoint.unlink(missing_ok=True)
         pool = detector_data.training_pool(data, seed)
         typer.echo(f"training pictures: {json.dumps(pool.counts())}, cut-outs: {len(pool.cutouts)}")
-        net = train(pool, recipe, checkpoint)
+        net = train(pool, recipe, checkpoint, stop_after=stop_after)
         if not train_only:
             from triptych_forge.detector_release import release
 
-            release(net, data, out, asdict(recipe), pool.counts(), load_checkpoint(checkpoint)[1]["seconds"])
+            meta = load_checkpoint(checkpoint)[1]
+            facts = {**asdict(recipe), "steps_done": int(meta["step"])}
+            release(net, data, out, facts, pool.counts(), meta["seconds"])
     except TriptychError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
