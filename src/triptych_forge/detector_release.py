@@ -282,8 +282,9 @@ def _ended(recipe: Mapping[str, Any]) -> str:
     if done >= planned:
         return "The schedule ran to its end."
     return (
-        f"The schedule of {planned} steps was stopped at step {done}\n(`--stop-after {done}`), before the learning rate had "
-        "come down; the full schedule, longer on whole pictures, should do better."
+        f"The schedule of {planned} steps was stopped at step {done}\n"
+        f"(`--stop-after {done}`), before the learning rate had come down; the full schedule, longer on whole pictures, "
+        "should do better."
     )
 
 
