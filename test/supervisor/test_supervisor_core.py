@@ -1036,13 +1036,13 @@ def test_a_flapping_fault_does_not_make_the_vehicle_oscillate(period_ms: int) ->
 
 
 def test_constraint_state_verdicts_and_diagnostics_are_repeated() -> None:
-    """20 Hz, 10 Hz, 5 Hz, 1 Hz; nothing in between; protected and counted."""
+    """20 Hz, 2 Hz, 1 Hz, 1 Hz; nothing in between; protected and counted."""
     rig = driving(20.0)
     rig.obeys = False
     rig.run(10.0)
     assert len(rig.constraints) - 1 == 200
-    assert len(rig.states) - 1 == 100
-    assert sum(c.verdicts is not None for c in rig.commands) == 50
+    assert len(rig.states) - 1 == 20
+    assert sum(c.verdicts is not None for c in rig.commands) == 10
     assert sum(c.diagnostics is not None for c in rig.commands) == 10
     assert sum(c is NOTHING for c in rig.commands) >= 700
     for records in (rig.constraints, rig.states):

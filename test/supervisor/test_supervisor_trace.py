@@ -54,6 +54,7 @@ def drive(rig: Rig, ticks: int) -> list[str]:
 def short(*ids: str, **config: object) -> Rig:
     """A rig whose times are short and whose table has these rows of the shipped one, and tier 1's loss."""
     quick = {"standstill_hold_s": 0.02, "hand_back_hold_s": 0.02, "takeover_wait_s": 0.05, "startup_grace_s": 1.0}
+    quick |= {"state_period_s": 0.1, "verdict_period_s": 0.2}
     rows = tuple(
         r.model_copy(update={"clear_s": min(r.clear_s, 0.02), "debounce_s": min(r.debounce_s, 0.02)})
         for r in table()

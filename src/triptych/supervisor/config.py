@@ -22,10 +22,10 @@ class SupervisorConfig(BaseModel):
         0.05, gt=0, le=0.1, description="The motion constraint is repeated this often, and at once when it changes."
     )
     state_period_s: float = Field(
-        0.1, gt=0, le=1.0, description="The state is repeated this often, and at once on change."
+        0.5, gt=0, le=1.0, description="The state is repeated this often, and at once on change."
     )
     verdict_period_s: float = Field(
-        0.2, gt=0, le=5.0, description="The verdicts are repeated this often, and at once when a fault comes or goes."
+        1.0, gt=0, le=5.0, description="The verdicts are repeated this often, and at once when a fault comes or goes."
     )
     diagnostics_period_s: float = Field(1.0, gt=0, le=10.0, description="Period of the diagnostics.")
 
