@@ -283,8 +283,8 @@ def _ended(recipe: Mapping[str, Any]) -> str:
         return "The schedule ran to its end."
     return (
         f"The schedule of {planned} steps was stopped at step {done}\n"
-        f"(`--stop-after {done}`), before the learning rate had come down; the full schedule, longer on whole pictures, "
-        "should do better."
+        f"(`--stop-after {done}`), before the learning rate had come down; the full schedule, "
+        "longer on whole pictures, should do better."
     )
 
 

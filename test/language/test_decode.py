@@ -114,9 +114,7 @@ def test_a_sure_model_has_low_uncertainty_and_ties_go_to_the_first() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-8, 8), min_size=5, max_size=5), st.floats(0.5, 0.99), st.floats(0.5, 0.99))
-def test_a_higher_quantile_never_makes_advice_less_careful(
-    levels: list[float], first: float, second: float
-) -> None:
+def test_a_higher_quantile_never_makes_advice_less_careful(levels: list[float], first: float, second: float) -> None:
     logits = np.full(SIZE, -20.0, np.float32)
     logits[list(GRAMMAR.advice)] = levels
 

@@ -86,15 +86,27 @@ def main(
             validation = scenes_with_bar(work, VALIDATION_SEED, 2 * SHARD, workers, "validation drives")
             test = scenes_with_bar(work, TEST_SEED, judged, workers, "test drives")
             meta = load_checkpoint(checkpoint)[1]
-            facts = {**meta["recipe"], "steps_done": meta["step"], "threads": threads,
-                     "minutes": round(meta["seconds"] / 60, 1), "torch": torch.__version__,
-                     "scenario": scenario_hash(), "loss": round(meta["loss"], 4)}
+            facts = {
+                **meta["recipe"],
+                "steps_done": meta["step"],
+                "threads": threads,
+                "minutes": round(meta["seconds"] / 60, 1),
+                "torch": torch.__version__,
+                "scenario": scenario_hash(),
+                "loss": round(meta["loss"], 4),
+            }
             target = out or Path("models") / f"triptych-{recipe.model}"
             with progress_bar() as bar:
                 task = bar.add_task("judging", total=None, note="")
                 figures = release(
-                    averaged(checkpoint, vocabulary), with_numbers(recipe, **_whole(meta["recipe"])), data, target,
-                    validation, test, facts, lambda at, of: bar.update(task, completed=at, total=of),
+                    averaged(checkpoint, vocabulary),
+                    with_numbers(recipe, **_whole(meta["recipe"])),
+                    data,
+                    target,
+                    validation,
+                    test,
+                    facts,
+                    lambda at, of: bar.update(task, completed=at, total=of),
                 )
             typer.echo(json.dumps(figures["test"], indent=1))
             typer.echo(f"written to {target}, recipe {asdict(recipe)}")

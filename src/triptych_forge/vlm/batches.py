@@ -187,8 +187,16 @@ class Sampler:
     """
 
     def __init__(
-        self, shape: Shape, scenes: Scenes, stills: Real, carla: Real, vocabulary: Vocabulary, batch: int, groups: int,
-        seed: int, teacher: Taught | None = None,
+        self,
+        shape: Shape,
+        scenes: Scenes,
+        stills: Real,
+        carla: Real,
+        vocabulary: Vocabulary,
+        batch: int,
+        groups: int,
+        seed: int,
+        teacher: Taught | None = None,
     ) -> None:
         self.teacher = teacher
         self.shape, self.scenes, self.stills, self.carla = shape, scenes, stills, carla

@@ -66,7 +66,11 @@ def export(model: Vlm, folder: Path) -> tuple[Path, Path]:
 
 
 def _write(
-    graph: nn.Module, arguments: tuple[Tensor, ...], path: Path, inputs: list[str], outputs: list[str],
+    graph: nn.Module,
+    arguments: tuple[Tensor, ...],
+    path: Path,
+    inputs: list[str],
+    outputs: list[str],
     dynamic: dict[str, dict[int, str]],
 ) -> None:
     beside = path.with_suffix(".onnx.tmp")
@@ -74,8 +78,14 @@ def _write(
         # The exporter that traces is old but gives plain graphs with the names and free sizes asked for.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            graph.eval(), arguments, str(beside), input_names=inputs, output_names=outputs, opset_version=OPSET,
-            dynamic_axes=dynamic, dynamo=False,
+            graph.eval(),
+            arguments,
+            str(beside),
+            input_names=inputs,
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamic_axes=dynamic,
+            dynamo=False,
         )
     content = onnx.load(str(beside))
     content.doc_string, content.producer_version = "", ""
@@ -106,11 +116,14 @@ def verify(model: Vlm, encoder_path: Path, decoder_path: Path) -> float:
         cache = {name: np.zeros((1, s.heads, 0, s.head_size), np.float32) for name in past}
         at = 0
         for length in parts:
-            logits, *present = decoder.run({
-                "input_ids": ids[:, at : at + length],
-                "position_ids": np.arange(at, at + length)[None],
-                **feeds, **cache,
-            })
+            logits, *present = decoder.run(
+                {
+                    "input_ids": ids[:, at : at + length],
+                    "position_ids": np.arange(at, at + length)[None],
+                    **feeds,
+                    **cache,
+                }
+            )
             cache = dict(zip(past, present, strict=True))
             worst = max(worst, float(np.abs(logits[0] - wanted[at : at + length]).max()))
             at += length

@@ -91,9 +91,7 @@ class Figures:
         out |= {name: round(getattr(self, name) / n, 4) for name in (*names, "fields", "exact")}
         out["hazard_f1"] = round(self.micro_f1(), 4)
         out["hazards"] = {
-            h.name.lower(): {
-                "f1": round(self.hazard_f1(h), 3), "hit": c[0], "false": c[1], "missed": c[2]
-            }
+            h.name.lower(): {"f1": round(self.hazard_f1(h), 3), "hit": c[0], "false": c[1], "missed": c[2]}
             for h, c in self.hits.items()
         }
         out["uncertainty_auroc"] = round(self.separation(), 3)

@@ -57,8 +57,10 @@ SHAPES: dict[str, Shape] = {
 def _backbone(channels: tuple[int, int, int], depth: tuple[int, int, int], strides: tuple[int, int, int]) -> nn.Module:
     """Three stages; the first takes patches of ``strides[0]`` pixels whole: cheap, and nothing is lost."""
     blocks: list[nn.Module] = [
-        nn.Conv2d(3, channels[0], strides[0], strides[0], bias=False), nn.BatchNorm2d(channels[0]),
-        nn.ReLU(inplace=True), *[Separable(channels[0], channels[0]) for _ in range(depth[0])],
+        nn.Conv2d(3, channels[0], strides[0], strides[0], bias=False),
+        nn.BatchNorm2d(channels[0]),
+        nn.ReLU(inplace=True),
+        *[Separable(channels[0], channels[0]) for _ in range(depth[0])],
     ]
     for stage in (1, 2):
         blocks.append(Separable(channels[stage - 1], channels[stage], strides[stage]))
@@ -98,7 +100,9 @@ class Encoder(nn.Module):
             joined += middle * (shape.frames - 1)
         self.age = nn.Sequential(nn.Linear(shape.frames, 32), nn.ReLU(), nn.Linear(32, joined))
         self.join = nn.Sequential(
-            nn.Conv2d(joined, shape.size, 1, bias=False), nn.BatchNorm2d(shape.size), nn.ReLU(inplace=True),
+            nn.Conv2d(joined, shape.size, 1, bias=False),
+            nn.BatchNorm2d(shape.size),
+            nn.ReLU(inplace=True),
             *[Separable(shape.size, shape.size) for _ in range(shape.mixing)],
         )
         self.whole = nn.Linear(shape.size, shape.size)

@@ -104,8 +104,9 @@ def golden_of(folder: Path, engine: Engine, scenes: Scenes) -> dict[str, Any]:
             answer = {n: getattr(output.payload, n).name.lower() for n in ("road", "weather", "light", "advice")}
             entry = {"path": "golden.png", "sha256": sha256_of(folder / "golden.png")}
             return {"file": entry, "answer": answer}
-    raise ConfigError("no validation picture is answered rightly and surely enough for a golden one",
-                      remedy="train longer")
+    raise ConfigError(
+        "no validation picture is answered rightly and surely enough for a golden one", remedy="train longer"
+    )
 
 
 def release(
@@ -208,11 +209,13 @@ def card(model: Vlm, recipe: Recipe, figures: Mapping[str, Any]) -> str:
         "| text as well |",
         "|---|---|---|---|---|---|---|---|",
         f"| {_percent(t['road'])} | {_percent(t['weather'])} | {_percent(t['light'])} | {t['hazard_f1']:.3f} "
-        + " ".join(f"| {_percent(t[n])}" for n in ("advice", "advice_near", "fields", "exact")) + " |",
+        + " ".join(f"| {_percent(t[n])}" for n in ("advice", "advice_near", "fields", "exact"))
+        + " |",
         "",
         f"Advice less careful than the truth (the dangerous direction): **{_percent(t['less_careful'])}**, by two "
         f"levels or more {_percent(t['less_careful_by_two'])}. Most frequent: "
-        + "; ".join(f"{want} answered {got} ({n})" for want, got, n in figures["dangerous_confusions"][:4]) + ".",
+        + "; ".join(f"{want} answered {got} ({n})" for want, got, n in figures["dangerous_confusions"][:4])
+        + ".",
         "",
         "| hazard | F1 | hit | false | missed |",
         "|---|---|---|---|---|",
@@ -231,8 +234,10 @@ def card(model: Vlm, recipe: Recipe, figures: Mapping[str, Any]) -> str:
             "",
             "| topic | trained | kept back |",
             "|---|---|---|",
-            *(f"| {n} | {_percent(q['trained'])} | {_percent(q['kept_back'])} |"
-              for n, q in figures["questions"].items()),
+            *(
+                f"| {n} | {_percent(q['trained'])} | {_percent(q['kept_back'])} |"
+                for n, q in figures["questions"].items()
+            ),
         ]
     if "clip" in figures:
         lines += ["", "Held-out real clip (daytime highway, every 4th frame), answers counted:", ""]
