@@ -397,11 +397,14 @@ def test_crc_mismatches() -> None:
     rig.run(0.1)
     assert rig.faults() == ["detector.crc"]
     assert rig.state is L2
+    rig.run(3.0)
+    assert rig.state is S.NOMINAL
 
 
 def test_lost_messages_are_reported() -> None:
     """Three gaps within a second, while results keep coming often enough."""
     rig = driving(20.0)
+    rig.run(0.05)
     for _ in range(3):
         rig.counters[Tier.DETECTOR] += 5
         rig.run(0.2)

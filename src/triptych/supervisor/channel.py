@@ -106,7 +106,7 @@ class TierChannel:
             self.advice = result.payload.advice
 
     def take_status(
-        self, status: TierStatus, received_ns: int, crc_ok: bool, judge_age: bool = True, standstill: bool = False
+        self, status: TierStatus, received_ns: int, crc_ok: bool, judge_age: bool, standstill: bool
     ) -> None:
         """One heartbeat; ``judge_age`` is false right after a clock step, ``standstill`` true if the vehicle stands."""
         if not self._crc.observe(crc_ok, received_ns):

@@ -23,7 +23,7 @@ class SelfReport:
 
     def observe(self, status: TierStatus, excused: frozenset[str] = NO_CODES) -> bool:
         """Take a valid status; true when the tier is active and healthy, or reports nothing but what is excused."""
-        healthy = status.healthy or (status.fault != "" and excused.issuperset(status.fault.split("; ")))
+        healthy = status.healthy or excused.issuperset(status.fault.split("; "))
         well = status.state is TierState.ACTIVE and healthy
         self._unhealthy = 0.0 if well else 1.0
         self.fault = status.fault
