@@ -148,8 +148,8 @@ def summarise(record: RunRecord, provenance: Provenance, limits: Limits | None =
       run without both VLM tiers L3_PERCEPTION_ONLY takes the place of NOMINAL, here and below.
     - ``supervisor.nominal``: from then on (to the first injected fault, if any) it stayed NOMINAL; MANUAL is allowed
       once the record shows that the driver overrode.
-    - ``supervisor.cadence``: once it had left INITIALISING, in which command and safe default both hold the vehicle
-      still, no silence of the command, the one up to the end included, was longer than ``limits.constraint_gap_s``.
+    - ``supervisor.cadence``: no silence of the command, the one up to the end included, was longer than
+      ``limits.constraint_gap_s``.
     - ``supervisor.crc``: no command failed its CRC.
     - ``supervisor.reaction.<n>``: for each injected fault the demanded state, or one more careful, stood in a state
       or command within the time allowed.
@@ -435,8 +435,7 @@ class _Summary:
         ready_ns = next((change.t_ns for change in changes if change.state in (self.healthy, MANUAL)), None)
         self._judge_states(ready_ns)
         tail = [((self.end_ns - commands[-1].t_ns) / 1e6, self.end_ns)] if commands else []
-        moving_ns = next((c.t_ns for c in changes if c.state is not DegradationState.INITIALISING), 0)
-        judged = [gap for gap, at in [*gaps, *tail] if at >= moving_ns and not self._excused("supervisor", at)]
+        judged = [gap for gap, at in [*gaps, *tail] if not self._excused("supervisor", at)]
         self._judge_cadence(judged, bool(commands))
         self._check(
             "supervisor.crc",
