@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -37,17 +38,18 @@ def test_the_engine_folder_may_come_from_the_environment(shared_data: Path, monk
     self_test(load_engine(MANIFESTS / "fastestdet.yaml"))
 
 
-FLOOR = {"yolox-nano": 0.7, "nanodet-m": 0.6, "fastestdet": 0.7}
-"""Recall on the subset: a little below each one's figure on all frames (bench/detectors.py), 0.73, 0.63 and 0.71."""
-
-
 @pytest.mark.parametrize("name", FOREIGN)
-def test_large_vehicles_are_found_where_they_are(name: str, shared_data: Path) -> None:
-    """A wrong scale or grid would show here at once, and a wrong colour order costs a tenth of the recall."""
+def test_large_vehicles_are_found_where_they_are(name: str, shared_data: Path, tmp_path: Path) -> None:
+    """A wrong scale or grid shows here at once. Wrong colours do not: YOLOX and FastestDet hardly mind them."""
     folder = shared_data / "images" / "carla_boxes"
     index = json.loads((folder / "val.json").read_text(encoding="utf-8"))
     vehicles = {c["id"] for c in index["categories"] if c["name"] == "vehicle"}
-    engine = load_engine(MANIFESTS / f"{name}.yaml", engine_dir=shared_data / "detectors")
+    # Where the boxes are is asked here, not where the score is cut: that is bench/detectors.py's business.
+    text, cuts = re.subn(r"score: [\d.]+", "score: 0.3", (MANIFESTS / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert cuts == 1
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(text, encoding="utf-8")
+    engine = load_engine(manifest, engine_dir=shared_data / "detectors")
     hits = total = 0
     for entry in index["images"][:: max(1, len(index["images"]) // SUBSET)]:
         notes = [
@@ -65,4 +67,4 @@ def test_large_vehicles_are_found_where_they_are(name: str, shared_data: Path) -
         if found:
             hits += int((iou_matrix(np.array(found, np.float32), truth).max(0) >= 0.5).sum())
     assert total >= 15
-    assert hits / total >= FLOOR[name]
+    assert hits / total >= 0.7

@@ -366,10 +366,12 @@ def test_compressed_images() -> None:
     smooth = np.full((48, 64, 3), (40, 90, 200), np.uint8)
     frame = convert.frame_from_compressed(over_the_wire(convert.compressed_to_msg(smooth, 7, "cam", 95)), 2, 3)
     assert frame.image.shape == smooth.shape and np.abs(frame.image.astype(int) - smooth).max() < 6
-    for data in (b"", b"not a picture"):
+    png = cv2.imencode(".png", smooth)[1].tobytes()
+    endless = png[:16] + b"\x3f\xff\xff\xff" * 2 + png[24:]  # claims sides of 2**30 pixels
+    for data, words in ((b"", "is empty"), (b"not a picture", "is not a picture"), (endless, "is not a picture")):
         broken = CompressedImage(format="jpeg")
         broken.data = array.array("B", data)
-        with pytest.raises(InputError, match="do not decode"):
+        with pytest.raises(InputError, match=words):
             convert.frame_from_compressed(broken, 1, 0)
 
 

@@ -122,5 +122,5 @@ def test_grey_jpeg_becomes_bgr() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"not a picture at all"])
 def test_bad_compressed_pictures_end_in_one_sentence(data: bytes) -> None:
-    with pytest.raises(InputError, match="; record it as jpeg or png"):
+    with pytest.raises(InputError, match="; send it as jpeg or png"):
         decode_compressed(data, encoding="jpeg", where="bag /camera/compressed")

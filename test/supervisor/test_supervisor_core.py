@@ -1073,11 +1073,14 @@ def test_changes_are_published_at_once() -> None:
     rig = driving(20.0)
     rig.alive -= {"detector"}
     for _ in range(30):
+        before = rig.constraint
         commands = rig.tick()
         if commands.transitions:
             assert commands.state is not None and commands.verdicts is not None
-        if any(t.kind == "state" for t in commands.transitions):
-            assert commands.constraint is not None
+            moved = any(t.kind == "state" for t in commands.transitions)
+            assert moved is (commands.constraint is not None and commands.constraint.state is not before.state)
+            # What a fault does not change is not sent again at once; nothing stricter may be held back.
+            assert rig.constraint.state is rig.state and rig.constraint.speed_limit_mps <= rig.core._limit_mps
     rig = driving(20.0)
     rig.core.on_result(
         make_result(

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-EARLY_NICE = {"distilled": 4, "full": 14, "view": 16, "recorder": 10}
+EARLY_NICE = {"distilled": 4, "full": 14, "view": 16}
 """As in ``realtime.ROLES``, which a process reaches only when its libraries are loaded: who may wait lets the others
 load first. Only where it can be undone, i.e. for root."""
 

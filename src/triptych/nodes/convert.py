@@ -47,7 +47,6 @@ from triptych.contract import (
     Weather,
     protect,
 )
-from triptych.contract.frame import MAX_SIDE_PX
 from triptych.contract.result import (
     MAX_DETECTIONS,
     MAX_HAZARDS,
@@ -57,6 +56,7 @@ from triptych.contract.result import (
     MAX_TEXT,
     MAX_TOKENS,
 )
+from triptych.replay.images import decode_compressed, decode_image
 from triptych.supervisor.records import StateRecord, Verdict
 from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
@@ -427,89 +427,15 @@ def odometry_from_msg(msg: OdometryMsg) -> Odometry:
 _Pixels = npt.NDArray[np.uint8]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Encoding:
-    """``channels`` bytes per pixel; ``code`` is the cv2 conversion to BGR, None when it is BGR already."""
-
-    channels: int
-    code: int | None
-    even_width: bool = False
-
-
-ENCODINGS: dict[str, _Encoding] = {
-    "bgr8": _Encoding(3, None),
-    "8UC3": _Encoding(3, None),
-    "rgb8": _Encoding(3, cv2.COLOR_RGB2BGR),
-    "mono8": _Encoding(1, cv2.COLOR_GRAY2BGR),
-    "8UC1": _Encoding(1, cv2.COLOR_GRAY2BGR),
-    "bgra8": _Encoding(4, cv2.COLOR_BGRA2BGR),
-    "8UC4": _Encoding(4, cv2.COLOR_BGRA2BGR),
-    "rgba8": _Encoding(4, cv2.COLOR_RGBA2BGR),
-    "yuv422": _Encoding(2, cv2.COLOR_YUV2BGR_UYVY, even_width=True),
-    "uyvy": _Encoding(2, cv2.COLOR_YUV2BGR_UYVY, even_width=True),
-    "yuv422_yuy2": _Encoding(2, cv2.COLOR_YUV2BGR_YUYV, even_width=True),
-    "yuyv": _Encoding(2, cv2.COLOR_YUV2BGR_YUYV, even_width=True),
-    "bayer_rggb8": _Encoding(1, cv2.COLOR_BayerBG2BGR),
-    "bayer_bggr8": _Encoding(1, cv2.COLOR_BayerRG2BGR),
-    "bayer_gbrg8": _Encoding(1, cv2.COLOR_BayerGR2BGR),
-    "bayer_grbg8": _Encoding(1, cv2.COLOR_BayerGB2BGR),
-}
-"""Image encodings understood, by their name in ``sensor_msgs/Image.encoding``."""
-
-
-def pixels(encoding: str, width: int, height: int, step: int, data: Any, where: str = "image") -> _Pixels:
-    """Bytes of an image message as (height, width, 3) uint8 BGR; a view when they are BGR already.
-
-    Args:
-        data: bytes, array or buffer of at least ``step * height`` bytes.
-
-    Raises:
-        InputError: zero or excessive size, unknown encoding, a step that does not fit, too little data.
-    """
-    kind = ENCODINGS.get(encoding)
-    if kind is None:
-        raise InputError(
-            "unknown image encoding",
-            where=where,
-            field="encoding",
-            value=encoding,
-            remedy=f"use one of {', '.join(ENCODINGS)}",
-        )
-    for name, side in (("width", width), ("height", height)):
-        if not 0 < side <= MAX_SIDE_PX:
-            raise InputError(f"must be 1..{MAX_SIDE_PX} pixels", where=where, field=name, value=side)
-    if kind.even_width and width % 2:
-        raise InputError(f"must be even for {encoding}", where=where, field="width", value=width)
-    row = width * kind.channels
-    if step < row:
-        raise InputError(
-            f"must be at least {row} bytes for {width} pixels of {encoding}", where=where, field="step", value=step
-        )
-    buffer = np.frombuffer(data, dtype=np.uint8)
-    wanted = step * (height - 1) + row
-    if buffer.size < wanted:
-        raise InputError(
-            f"holds {buffer.size} bytes, {width}x{height} {encoding} with step {step} needs {wanted}",
-            where=where,
-            field="data",
-        )
-    if step == row:
-        image = buffer[:wanted].reshape(height, width, kind.channels)
-    else:
-        image = np.lib.stride_tricks.as_strided(buffer, (height, width, kind.channels), (step, kind.channels, 1))
-        image = np.ascontiguousarray(image)
-    if kind.code is None:
-        return image
-    return np.asarray(cv2.cvtColor(image[:, :, 0] if kind.channels == 1 else image, kind.code), dtype=np.uint8)
-
-
 def frame_from_image(msg: Image, number: int, received_ns: int, received_monotonic_ns: int = 0) -> Frame:
     """An image message as a frame; zero-copy for bgr8 (the frame then keeps the message's data alive).
 
     Raises:
-        InputError: see :func:`pixels`.
+        InputError: see :func:`triptych.replay.images.decode_image`.
     """
-    image = pixels(msg.encoding, msg.width, msg.height, msg.step, msg.data, "sensor_msgs/Image")
+    image = decode_image(
+        msg.data, height=msg.height, width=msg.width, encoding=msg.encoding, step=msg.step, where="sensor_msgs/Image"
+    )
     return Frame(image, from_time(msg.header.stamp), number, msg.header.frame_id, received_ns, received_monotonic_ns)
 
 
@@ -519,23 +445,8 @@ def frame_from_compressed(msg: CompressedImage, number: int, received_ns: int, r
     Raises:
         InputError: data that does not decode to a picture.
     """
-    buffer = np.frombuffer(msg.data, dtype=np.uint8)
-    image = cv2.imdecode(buffer, cv2.IMREAD_COLOR) if buffer.size else None
-    if image is None:
-        raise InputError(
-            f"{buffer.size} bytes do not decode to a picture",
-            where="sensor_msgs/CompressedImage",
-            field="data",
-            value=msg.format,
-        )
-    return Frame(
-        np.asarray(image, np.uint8),
-        from_time(msg.header.stamp),
-        number,
-        msg.header.frame_id,
-        received_ns,
-        received_monotonic_ns,
-    )
+    image = decode_compressed(msg.data, encoding=msg.format, where="sensor_msgs/CompressedImage")
+    return Frame(image, from_time(msg.header.stamp), number, msg.header.frame_id, received_ns, received_monotonic_ns)
 
 
 def image_to_msg(image: _Pixels, stamp_ns: int, frame_id: str) -> Image:

@@ -40,7 +40,7 @@ ROLES: dict[str, Role] = {
     "distilled": Role(False, 0, 4),
     "full": Role(False, 0, 14),
     "view": Role(False, 0, 16),
-    "recorder": Role(False, 0, 10),
+    "recorder": Role(False, 0, 0),  # its times of receipt are evidence: starved, it would blame the senders
     "none": Role(False, 0, 0),
 }
 """By name of the role. The supervisor may interrupt the detector, the detector a camera that renders the next frame."""

@@ -60,7 +60,7 @@ def decode_image(
     Raises:
         InputError: a side is zero or too large, the encoding is unknown, ``step`` or the size of ``data`` do not fit.
     """
-    remedy = "check the camera driver that recorded it"
+    remedy = "check the camera driver"
     for name, side in (("height", height), ("width", width)):
         if not 0 < side <= MAX_SIDE_PX:
             raise InputError(f"must be 1..{MAX_SIDE_PX} pixels", where=where, field=name, value=side, remedy=remedy)
@@ -109,7 +109,7 @@ def decode_compressed(data: bytes | Image, *, encoding: str = "", where: object 
         InputError: empty, not a picture, cut off so that nothing can be shown, or a side above 8192.
     """
     buffer = np.frombuffer(data, dtype=np.uint8)
-    remedy = "record it as jpeg or png"
+    remedy = "send it as jpeg or png"
     if not buffer.size:
         raise InputError("is empty", where=where, field="data", remedy=remedy)
     try:

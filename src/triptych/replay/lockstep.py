@@ -45,7 +45,6 @@ from triptych.contract import (
     TriptychError,
     VirtualClock,
     crc_ok,
-    protect,
 )
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.replay import record as rec
@@ -59,6 +58,7 @@ from triptych.supervisor.core import SupervisorCore
 from triptych.supervisor.faults import FaultRow
 from triptych.supervisor.records import Commands, StateRecord
 from triptych.tiers.core import TierCore
+from triptych.tiers.heartbeat import heartbeat
 
 DECISIONS_VERSION = 1
 CAMERA_TRANSPORT_NS = 5_000_000
@@ -482,25 +482,9 @@ def _core(tier: Tier, engine: Engine, budget: Budget) -> TierCore:
 
 
 def _status(lane: _Lane, now_ns: int, stamp_ns: int) -> TierStatus:
-    count, fault, device = lane.core.counters(), lane.core.fault(now_ns), lane.engine.device
     lane.status_sequence += 1
-    status = TierStatus(
-        stamp_ns=stamp_ns,
-        tier=lane.tier,
-        state=TierState.ACTIVE,
-        healthy=not fault,
-        fault=fault,
-        engine_id=lane.engine.id,
-        engine_version=lane.engine.version,
-        device_requested=device.requested,
-        device=device.actual,
-        frames_received=count.received,
-        frames_dropped=count.dropped,
-        results_fresh=count.fresh,
-        results_last_frame=count.last_frame,
-        results_default=count.default,
-    )
-    return protect(status, lane.status_sequence)
+    fault, count = lane.core.fault(now_ns), lane.core.counters()
+    return heartbeat(lane.tier, TierState.ACTIVE, fault, lane.engine, count, stamp_ns, lane.status_sequence)
 
 
 class _Outputs:

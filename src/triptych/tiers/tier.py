@@ -19,12 +19,12 @@ from triptych.contract import (
     TierResult,
     TierState,
     TierStatus,
-    protect,
 )
 from triptych.contract import Tier as TierName
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.tiers.checks import unusable
 from triptych.tiers.core import TierCore
+from triptych.tiers.heartbeat import heartbeat
 
 WARM_UP_RUNS = 5
 """Inferences on the golden frame before a tier says ACTIVE: allocator, caches and lazy kernels settle within three."""
@@ -201,24 +201,8 @@ class Tier:
                 self._core.fault(self._clock.monotonic_ns()) if self._state is TierState.ACTIVE else ""
             )
             self._status_sequence += 1
-            device = self.engine.device
-            status = TierStatus(
-                stamp_ns=self._clock.stamp_ns(),
-                tier=self.name,
-                state=self._state,
-                healthy=self._state is TierState.ACTIVE and not fault,
-                fault=fault,
-                engine_id=self.engine.id,
-                engine_version=self.engine.version,
-                device_requested=device.requested,
-                device=device.actual,
-                frames_received=count.received,
-                frames_dropped=count.dropped,
-                results_fresh=count.fresh,
-                results_last_frame=count.last_frame,
-                results_default=count.default,
-            )
-            return protect(status, self._status_sequence)
+            stamp_ns = self._clock.stamp_ns()
+            return heartbeat(self.name, self._state, fault, self.engine, count, stamp_ns, self._status_sequence)
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
