@@ -44,6 +44,14 @@ def test_profile_has_the_segment_that_the_code_counts_with() -> None:
     assert three_full_hd_frames < dds.SEGMENT_BYTES
 
 
+def test_a_missed_announcement_costs_half_a_second_at_most() -> None:
+    """A participant that misses the answer to its first announcement waits for the next periodic one."""
+    root = ElementTree.parse(dds.profile_path()).getroot()
+    (period,) = [e for e in root.iter() if e.tag.endswith("}leaseAnnouncement")]
+    seconds, nanoseconds = (float(e.text or "nan") for e in period)
+    assert 0.1 <= seconds + nanoseconds / 1e9 <= 0.5
+
+
 @pytest.mark.parametrize(("free_mib", "fits"), [(136, True), (135, False), (64, False)])
 def test_shared_memory_is_judged_before_the_start(monkeypatch: pytest.MonkeyPatch, free_mib: int, fits: bool) -> None:
     usage = namedtuple("usage", "total used free")(1024 * dds.MIB, 0, free_mib * dds.MIB)
