@@ -193,7 +193,7 @@ def main(
             from triptych_forge.detector_release import release
 
             meta = load_checkpoint(checkpoint)[1]
-            facts = {**asdict(recipe), "steps_done": int(meta["step"])}
+            facts = {**asdict(recipe), "steps_done": int(meta["step"]), "threads": threads}
             release(net, data, out, facts, pool.counts(), meta["seconds"])
     except TriptychError as error:
         typer.echo(f"error: {error}", err=True)

@@ -239,7 +239,7 @@ boxes and scores are decoded inside the graph, suppression outside. Licence: Apa
 
 `python -m triptych_forge.detector --data FOLDER` with {recipe}.
 
-{minutes:.0f} minutes of training on one thread of a CPU shared with much other work. {ended}
+{minutes:.0f} minutes of training on a CPU shared with other work. {ended}
 The scenario's pictures are drawn when training starts, so a later version of the scenario gives another model.
 
 ## Figures
