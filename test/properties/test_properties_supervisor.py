@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from supervisor_rig import ADVICE_PERIOD_MS, MS, SECOND, Rig, driving, row, table
+from supervisor_rig import ADVICE_PERIOD_MS, MS, SECOND, Rig, driving, make_result, row, table
 
 from triptych.contract import Advice, DegradationState, Detection, Odometry, Origin, Tier, TierResult, crc_ok
 from triptych.supervisor.faults import FaultLife
@@ -426,6 +426,49 @@ def test_p16_same_inputs_same_commands(sequence: list[tuple[str, int]]) -> None:
             rig.run(ticks / 100)
         runs.append(repr(rig.commands))
     assert runs[0] == runs[1]
+
+
+spoils = st.tuples(
+    st.sampled_from(SOURCES[:3]), st.sampled_from(["crc", "nan", "skip", "late", "future"]), st.integers(1, 3)
+)
+
+
+@given(events, st.lists(spoils, max_size=6))
+@example([], [("full", "crc", 1)])
+def test_p17_what_is_not_looked_at_has_nothing_new(
+    sequence: list[tuple[str, int]], spoilt: list[tuple[str, str, int]]
+) -> None:
+    """P-17: a supervisor whose every row judges in every tick says the same, verdicts and diagnostics included."""
+    sparing, thorough = driving(15.0), driving(15.0)
+    for rig in (sparing, thorough):
+        for number, (event, ticks) in enumerate([*sequence, ("nothing", 30), ("content", 150)]):
+            happen(rig, event)
+            if number < len(spoilt):
+                disturb(rig, *spoilt[number])
+            for _ in range(ticks):
+                if rig is thorough:
+                    for watched in rig.core._inputs.values():
+                        watched.news = True
+                rig.tick()
+    assert repr(sparing.commands) == repr(thorough.commands)
+
+
+def disturb(rig: Rig, source: str, how: str, count: int) -> None:
+    """The last results of a tier are wrong in one way."""
+    tier = next(t for t in Tier if t.key == source)
+    for _ in range(count):
+        if how == "crc":
+            rig.core.on_result(make_result(tier, rig.stamp_ns - 20 * MS), rig.now_ns, False)
+        elif how == "nan":
+            rig.send_result(tier, uncertainty=math.nan)
+        elif how == "skip":
+            rig.counters[tier] += 3
+            rig.send_result(tier)
+        elif how == "late":
+            rig.send_result(tier, reason="timeout", origin=Origin.LAST_FRAME)
+        else:
+            rig.send_result(tier, source_stamp_ns=rig.stamp_ns + SECOND)
+    rig.alive -= {source}
 
 
 def test_the_shipped_table_is_used() -> None:

@@ -66,8 +66,12 @@ def crc_of(record: Any) -> int:
 
 def protect(record: T, sequence_counter: int) -> T:
     """Return ``record`` with its sequence counter (modulo 256) and CRC filled in."""
-    counted = dataclasses.replace(record, sequence_counter=sequence_counter % 256, crc=0)  # type: ignore[type-var]
-    return dataclasses.replace(counted, crc=crc_of(counted))  # type: ignore[type-var]
+    counter = sequence_counter % 256
+    out = bytearray()
+    for field, real in _fields(type(record)):
+        item = counter if field == "sequence_counter" else getattr(record, field)
+        _encode(float(item) if real else item, out)
+    return dataclasses.replace(record, sequence_counter=counter, crc=zlib.crc32(out))  # type: ignore[type-var]
 
 
 def crc_ok(record: Any) -> bool:

@@ -4,7 +4,8 @@ The loop has a thread of its own. It sleeps until a detector result arrives or t
 subscriptions and makes one step; nothing in it waits for the executor (takeover, reset, parameters), log or disk.
 
 Ticks come every ``tick_period_s`` (100 Hz) while the detector's next result is awaited, and at a quarter of that rate
-right after one, when there is nothing to judge yet: half the processor time for the same reaction time.
+right after one, when there is nothing to judge yet: half the processor time for the same reaction time. While nobody
+at all is heard, a tick for each constraint to be sent is enough.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self.notes = Notes(self)
         self._period_ns = round(config.tick_period_s * 1e9)
         self._slow_ns = round(config.tick_period_s * SLOW_FACTOR * 1e9)
+        self._idle_ns = round((config.constraint_period_s - config.tick_period_s / 2) * 1e9)
         self._lock = threading.Lock()
         self._late_ms: deque[float] = deque(maxlen=_JITTER_TICKS)
         self._obtained = realtime.Obtained()
@@ -133,21 +135,28 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self._loop.start()
 
     def _run(self) -> None:
-        result_ns = 0
+        result_ns = heard_ns = -WATCHED_NS
         while not self._stop.is_set():
             while (taken := self._prompt.take()) is not None:
-                result_ns = received_monotonic_ns(taken[1])
+                result_ns = heard_ns = received_monotonic_ns(taken[1])
                 self._on_prompt(taken[0], result_ns)
-            self._reader.poll()
+            heard = self._reader.poll() > 0
             now_ns = time.monotonic_ns()
+            if heard:
+                heard_ns = now_ns
             with self._lock:
                 commands = self.core.step(now_ns, time.time_ns())
             self._send(commands)
             # A tick that was missed is not made up for: the core sees the gap and says so.
-            due_ns = now_ns + self._until_next_ns(now_ns - result_ns)
+            idle = now_ns - heard_ns >= WATCHED_NS
+            due_ns = now_ns + (self._idle_ns if idle else self._until_next_ns(now_ns - result_ns))
             left_ns = due_ns - time.monotonic_ns()
-            if left_ns <= 0 or not self._prompt.wait(left_ns / 1e9):
-                self._late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
+            if left_ns > 0:
+                if idle:
+                    time.sleep(left_ns / 1e9)  # a tenth of what it costs to watch a subscription meanwhile
+                elif self._prompt.wait(left_ns / 1e9):
+                    continue
+            self._late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
 
     def _until_next_ns(self, silence_ns: int) -> int:
         """Time to the next tick, ``silence_ns`` after the detector's last result."""

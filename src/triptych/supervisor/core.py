@@ -46,6 +46,40 @@ _VLM = (Tier.DISTILLED, Tier.FULL)
 _INBOX = 4096
 
 
+class _Watched:
+    """The rows of one input, and which of them a tick has to look at.
+
+    Durations grow by themselves and are looked at in every tick. All other metrics only fall between two messages of
+    their source, so that a row which is steady stays so until there is news: looking earlier would find the same.
+
+    Attributes:
+        rows: of this source, in the table's order.
+        news: a message has come since the last look, or a row is not steady.
+    """
+
+    __slots__ = ("_growing", "_resting", "news", "rows")
+
+    def __init__(self, rows: list[tuple[FaultLife, Metric]]) -> None:
+        self.rows = tuple(rows)
+        self.news = True
+        self._growing = tuple(pair for pair in rows if pair[0].row.metric.endswith("_s"))
+        self._resting = tuple(pair for pair in rows if pair not in self._growing)
+
+    def look(self, now_ns: int, since_ns: int, hold: bool) -> list[FaultLife]:
+        """Have the rows judge; returns those that became active or ended. Arguments as :meth:`FaultLife.update`."""
+        rows = self.rows if self.news else self._growing
+        changes = [life for life, metric in rows if life.update(metric(now_ns), since_ns, hold)]
+        if self.news:
+            self.news = not all(life.steady for life, _ in self._resting)
+        return changes
+
+    def refresh(self, now_ns: int) -> None:
+        """Bring the values of rows that were not looked at up to date, for a report."""
+        if not self.news:
+            for life, metric in self._resting:
+                life.value = metric(now_ns)
+
+
 class SupervisorCore:
     """The whole supervisor as a deterministic object: same calls, same commands.
 
@@ -81,7 +115,8 @@ class SupervisorCore:
         metrics = self._metrics()
         lives = [(FaultLife(row), metrics[row.source][row.metric]) for row in faults if row.source in metrics]
         self._own = tuple(pair for pair in lives if pair[0].row.source in _OWN)
-        self._inputs = tuple(pair for pair in lives if pair[0].row.source not in _OWN)
+        sources = dict.fromkeys(life.row.source for life, _ in lives if life.row.source not in _OWN)
+        self._inputs = {name: _Watched([pair for pair in lives if pair[0].row.source == name]) for name in sources}
         self._lives = tuple(life for life, _ in lives)
         self._reactions = {life.row.id: Reaction[life.row.reaction.upper()] for life in self._lives}
 
@@ -95,7 +130,7 @@ class SupervisorCore:
         self._blind = False
         self._confirmed = self._reset = False
         self._notes: deque[tuple[str, str]] = deque(maxlen=_INBOX)
-        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque(maxlen=_INBOX)
+        self._inbox: deque[tuple[str, Callable[..., None], tuple[Any, ...]]] = deque(maxlen=_INBOX)
 
         self._limits_mps, self._caps_mps = state_limits_mps(config), config.advice_caps_mps()
         self._wait_ns = int(config.takeover_wait_s * 1e9)
@@ -143,19 +178,19 @@ class SupervisorCore:
         self, result: TierResult, received_mono_ns: int, crc_ok: bool, fingerprint: int | None = None
     ) -> None:
         """A tier's result; ``fingerprint`` of its picture if the receiver knows it."""
-        self._inbox.append((self._take_result, (result, received_mono_ns, crc_ok, fingerprint)))
+        self._inbox.append((result.tier.key, self._take_result, (result, received_mono_ns, crc_ok, fingerprint)))
 
     def on_status(self, status: TierStatus, received_mono_ns: int, crc_ok: bool) -> None:
         """A tier's heartbeat."""
-        self._inbox.append((self._take_status, (status, received_mono_ns, crc_ok)))
+        self._inbox.append((status.tier.key, self._take_status, (status, received_mono_ns, crc_ok)))
 
     def on_odometry(self, odometry: Odometry, received_mono_ns: int) -> None:
         """The vehicle's speed."""
-        self._inbox.append((self._take_odometry, (odometry, received_mono_ns)))
+        self._inbox.append(("odometry", self._take_odometry, (odometry, received_mono_ns)))
 
     def on_driver(self, driver: DriverState, received_mono_ns: int, crc_ok: bool) -> None:
         """What is known of the driver."""
-        self._inbox.append((self._take_driver, (driver, received_mono_ns, crc_ok)))
+        self._inbox.append(("driver", self._take_driver, (driver, received_mono_ns, crc_ok)))
 
     def request_takeover(self, now_mono_ns: int) -> tuple[bool, str]:
         """The driver confirms: from the next tick on the driver drives. Returns acceptance and a sentence."""
@@ -231,8 +266,10 @@ class SupervisorCore:
         if self._clock.observe(now_ns, now_stamp_ns):
             self._clock_stepped()
         while self._inbox:
-            take, message = self._inbox.popleft()
+            source, take, message = self._inbox.popleft()
             take(*message)
+            if source in self._inputs:
+                self._inputs[source].news = True
 
         changes = self._judge(now_ns, elapsed_ns)
         standstill = self._odometry.standstill(now_ns)
@@ -270,7 +307,8 @@ class SupervisorCore:
         changes = [life for life, metric in self._own if life.update(metric(now_ns), elapsed_ns, hold)]
         if self._loop.may_judge(now_ns):
             since_ns, self._judged_ns = min(now_ns - self._judged_ns, self._late_ns), now_ns
-            changes += [life for life, metric in self._inputs if life.update(metric(now_ns), since_ns, hold)]
+            for watched in self._inputs.values():
+                changes += watched.look(now_ns, since_ns, hold)
         if changes:
             self._weigh()
         return changes
@@ -356,8 +394,12 @@ class SupervisorCore:
         state_changed = moved or bool(changes) or asking is not self._sent_asking
         constraint = self._constraint(now_ns, stamp_ns, speed_mps)
         state = self._state(now_ns, stamp_ns, asking) if self._due(1, now_ns, state_changed) else None
-        verdicts = self._verdicts() if self._due(2, now_ns, bool(changes)) else None
-        diagnostics = self._diagnostics() if self._due(3, now_ns, False) else None
+        say_verdicts, say_diagnostics = self._due(2, now_ns, bool(changes)), self._due(3, now_ns, False)
+        if say_verdicts or say_diagnostics:
+            for watched in self._inputs.values():
+                watched.refresh(now_ns)
+        verdicts = self._verdicts() if say_verdicts else None
+        diagnostics = self._diagnostics() if say_diagnostics else None
         transitions: tuple[Transition, ...] = ()
         if moved or changes or self._notes:
             transitions = self._transitions(stamp_ns, moved, changes)

@@ -202,6 +202,11 @@ class FaultLife:
             self._known = level
         return False
 
+    @property
+    def steady(self) -> bool:
+        """Whether further looks change nothing for as long as the metric is neither known anew nor greater."""
+        return self.level is _UNKNOWN or (self.level is _OK and not self.active and self._charge_ns == 0.0)
+
     def settled(self) -> bool:
         """Whether only its latch keeps the fault active: the metric has been well long enough."""
         return self.level is _OK and self._calm_ns >= self._clear_ns
