@@ -36,6 +36,7 @@ from triptych.supervisor.records import (
     Transition,
     Verdict,
 )
+from triptych.supervisor.watch import Watched
 
 S = DegradationState
 _AUTOMATED = frozenset({S.NOMINAL, S.L3_PERCEPTION_ONLY, S.L2_TAKEOVER_REQUEST, S.L1_MINIMAL_RISK_MANOEUVRE, S.MRC})
@@ -44,40 +45,6 @@ _COMFORT = frozenset({S.NOMINAL, S.L3_PERCEPTION_ONLY, S.MANUAL})
 _OWN = frozenset({"supervisor", "clock"})
 _VLM = (Tier.DISTILLED, Tier.FULL)
 _INBOX = 4096
-
-
-class _Watched:
-    """The rows of one input, and which of them a tick has to look at.
-
-    Durations grow by themselves and are looked at in every tick. All other metrics only fall between two messages of
-    their source, so that a row which is steady stays so until there is news: looking earlier would find the same.
-
-    Attributes:
-        rows: of this source, in the table's order.
-        news: a message has come since the last look, or a row is not steady.
-    """
-
-    __slots__ = ("_growing", "_resting", "news", "rows")
-
-    def __init__(self, rows: list[tuple[FaultLife, Metric]]) -> None:
-        self.rows = tuple(rows)
-        self.news = True
-        self._growing = tuple(pair for pair in rows if pair[0].row.metric.endswith("_s"))
-        self._resting = tuple(pair for pair in rows if pair not in self._growing)
-
-    def look(self, now_ns: int, since_ns: int, hold: bool) -> list[FaultLife]:
-        """Have the rows judge; returns those that became active or ended. Arguments as :meth:`FaultLife.update`."""
-        rows = self.rows if self.news else self._growing
-        changes = [life for life, metric in rows if life.update(metric(now_ns), since_ns, hold)]
-        if self.news:
-            self.news = not all(life.steady for life, _ in self._resting)
-        return changes
-
-    def refresh(self, now_ns: int) -> None:
-        """Bring the values of rows that were not looked at up to date, for a report."""
-        if not self.news:
-            for life, metric in self._resting:
-                life.value = metric(now_ns)
 
 
 class SupervisorCore:
@@ -116,7 +83,7 @@ class SupervisorCore:
         lives = [(FaultLife(row), metrics[row.source][row.metric]) for row in faults if row.source in metrics]
         self._own = tuple(pair for pair in lives if pair[0].row.source in _OWN)
         sources = dict.fromkeys(life.row.source for life, _ in lives if life.row.source not in _OWN)
-        self._inputs = {name: _Watched([pair for pair in lives if pair[0].row.source == name]) for name in sources}
+        self._inputs = {name: Watched([pair for pair in lives if pair[0].row.source == name]) for name in sources}
         self._lives = tuple(life for life, _ in lives)
         self._reactions = {life.row.id: Reaction[life.row.reaction.upper()] for life in self._lives}
 
