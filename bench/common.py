@@ -142,15 +142,21 @@ class Script:
 
 
 @contextmanager
-def _urgent() -> Iterator[None]:
-    """Threads started within inherit a priority above the load, where that is permitted."""
-    try:
+def _listening() -> Iterator[None]:
+    """Threads started within stay off the time-critical core and go before the load, where that is permitted.
+
+    Only those threads: what a process narrows for itself, the nodes that it starts would inherit.
+    """
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, realtime.placement("view", tuple(sorted(everywhere))))
+    with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
-    except PermissionError:
+    try:
         yield
-        return
-    yield
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    finally:
+        os.sched_setaffinity(0, everywhere)
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 class Listener:
@@ -159,7 +165,7 @@ class Listener:
     def __init__(self, domain: int) -> None:
         os.environ.update({k: v for k, v in dds.environment().items() if k not in os.environ})
         self._context = rclpy.Context()
-        with _urgent():  # the middleware's threads take the time of receipt
+        with _listening():  # the middleware's threads take the time of receipt, ours must not make them wait at a lock
             rclpy.init(context=self._context, domain_id=domain)
             self._node = Node("bench_listener", context=self._context, start_parameter_services=False)
         self.seen: dict[str, list[tuple[int, Any]]] = {}
@@ -173,15 +179,14 @@ class Listener:
         self._add(DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, _diagnostics)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        with _listening():
+            self._thread.start()
 
     def _add(self, kind: Any, topic: str, qos: Any, build: Callable[[Any], Any]) -> None:
         store = self.seen[topic] = []
         self._sources.append((Subscription(self._node, kind, topic, qos), store, build))
 
     def _run(self) -> None:
-        with contextlib.suppress(PermissionError):  # or the middleware's threads wait for this one at a lock
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
         while not self._stop.wait(0.02):
             for subscription, store, build in self._sources:
                 while (taken := subscription.take()) is not None:
@@ -212,8 +217,7 @@ def _diagnostics(msg: DiagnosticArray) -> dict[str, dict[str, str]]:
 
 @contextmanager
 def running(specs: Sequence[NodeSpec], folder: Path, domain: int) -> Iterator[tuple[Stack, Listener]]:
-    """The stack and a listener; our own process stays out of the time-critical core's way."""
-    realtime.apply("view")
+    """The stack and a listener."""
     stack = Stack(specs, folder, environment(domain))
     stack.start()
     try:

@@ -375,6 +375,26 @@ def test_a_missed_deadline_is_late(origin: Origin, reason: str, late: bool) -> N
     assert rig.state is S.NOMINAL
 
 
+def test_old_content_that_is_repeated_is_not_a_late_inference() -> None:
+    """The age of a last frame says nothing of its inference; right after a clock step no age says anything."""
+    rig = driving(20.0)
+    rig.edit_result = lambda r: (
+        replace(r, origin=Origin.LAST_FRAME, reason="no_frame", source_stamp_ns=r.source_stamp_ns - 40 * MS)
+        if r.tier is Tier.DETECTOR
+        else r
+    )
+    rig.run(0.5)
+    assert "detector.late" not in rig.faults()
+    rig.edit_result = lambda r: (
+        replace(r, source_stamp_ns=r.source_stamp_ns - 40 * MS) if r.tier is Tier.DETECTOR else r
+    )
+    rig.clock_step_ns += SECOND
+    rig.run(rig.config.clock_settle_s - 0.1)
+    assert "detector.late" not in rig.faults()
+    rig.run(0.5)
+    assert "detector.late" in rig.faults()
+
+
 def test_results_older_than_may_be_kept_are_no_results() -> None:
     """100 ms and 20 ms of transport."""
     for extra_ms, alive in [(99, True), (101, False)]:

@@ -50,7 +50,8 @@ from triptych_ros.msg import (
 )
 
 T = TypeVar("T")
-_JITTER_TICKS = 1000
+_JITTER_TICKS = 200
+"""The diagnostics say how late the last ticks were: of some 4 s while driving."""
 SLOW_EVERY = 2
 """Steps between two looks at heartbeats, driver and VLM results, whose limits are 0.5 s and more."""
 SLOW_FACTOR = 2.5
