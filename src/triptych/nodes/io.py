@@ -91,7 +91,7 @@ class QosWatch:
             entry[3].destroy_when_not_in_use()
 
     def poll(self) -> None:
-        """Look once; call it about once a second."""
+        """Look once; call it every second or two."""
         with self._lock:
             found = []
             for kind, topic, _, event in self._events:

@@ -5,6 +5,7 @@ Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -29,7 +30,9 @@ from triptych.nodes.process import end_with_starter
 
 EXIT_USER, EXIT_DEFECT = 2, 70
 WATCH_PERIOD_S = 0.5
-"""Period of the looks at incompatible QoS and at a node's own end."""
+"""Period of the looks at a node's own end, and of writing its log."""
+QOS_EVERY = 4
+"""Of these looks, every how many-th looks for incompatible QoS too: asking for each end's events is the dearer part."""
 SWITCH_INTERVAL_S = 0.001
 """A thread waits at most this long for another one of the same process that computes in Python."""
 
@@ -77,8 +80,12 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         spinning.start()
         node.begin()
         realtime.calm_collector()
+        looks = itertools.cycle(range(QOS_EVERY))
         while not node.finished.is_set() and not stop.wait(WATCH_PERIOD_S):
-            node.notes.poll()
+            if next(looks) == 0:
+                node.notes.poll()
+            else:
+                node.notes.write()
         failure = getattr(node, "failure", None)
         if failure is not None:
             raise failure
@@ -180,7 +187,7 @@ class Every:
 class Notes(QosWatch):
     """What a node has to say: to its log, and sentences such as an incompatible QoS in its diagnostics too.
 
-    Logging waits for :meth:`poll`, which :func:`run` calls in the main thread: writing to a terminal or a pipe may
+    Logging waits for :meth:`write`, which :func:`run` calls in the main thread: writing to a terminal or a pipe may
     block, and no thread with a deadline may wait for that. Give it to publishers and readers as their ``watch``.
     """
 
@@ -206,6 +213,10 @@ class Notes(QosWatch):
     def poll(self) -> None:
         """Look for incompatible ends and write the log."""
         super().poll()
+        self.write()
+
+    def write(self) -> None:
+        """Write the log."""
         logger = self._node.get_logger()
         while self._waiting:
             level, text = self._waiting.popleft()
