@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def load_scenes(
             if done:
                 done(total - len(missing) + number + 1, total)
     else:
-        with ProcessPoolExecutor(workers) as pool:
+        # Not forked: a copy of a process in which torch or OpenCV has computed may wait for threads it does not have.
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
             for number, _ in enumerate(pool.map(_render_shard, [folder] * len(missing), missing)):
                 if done:
                     done(total - len(missing) + number + 1, total)

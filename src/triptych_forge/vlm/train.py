@@ -57,7 +57,7 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    "distilled": Recipe("distilled", seed=31, steps=4000, batch=32, drives=1200, teacher_share=0.5),
+    "distilled": Recipe("distilled", seed=31, steps=2000, batch=32, drives=1200, teacher_share=0.5),
     "full": Recipe("full", seed=32, steps=1200, batch=16, drives=1200, groups=2),
 }
 
