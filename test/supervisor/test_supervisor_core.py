@@ -1262,3 +1262,32 @@ def test_a_tick_costs_little() -> None:
         rig.core.step(rig.now_ns, rig.stamp_ns)
         costs_ns.append(time.thread_time_ns() - before_ns)
     assert sorted(costs_ns)[500] < 200_000
+
+
+def test_counters_go_round_without_a_repetition() -> None:
+    """One more than the last, 0 after 255."""
+    counters = [c.sequence_counter for _, c in driving(20.0).run(15.0).constraints]
+    assert len(counters) > 257
+    assert all((b - a) % 256 == 1 for a, b in pairwise(counters))
+
+
+@pytest.mark.parametrize(("verdict_s", "diagnostics_s"), [(1.0, 10.0), (5.0, 1.0)])
+def test_what_is_reported_is_what_holds_now(verdict_s: float, diagnostics_s: float) -> None:
+    """A count that has left its window is reported as 0, though nobody has spoken since."""
+    rig = driving(20.0, verdict_period_s=verdict_s, diagnostics_period_s=diagnostics_s)
+    rig.alive -= {"full"}
+    rig.core.on_result(make_result(Tier.FULL, rig.stamp_ns - SECOND), rig.now_ns, False)
+    rig.run(1.15)
+    rig.forget()
+    rig.run(1.1)
+    reported = [
+        *(v.value for c in rig.commands for v in c.verdicts or () if v.fault_id == "full.crc"),
+        *(
+            float(text.split("value=")[1].split()[0])
+            for c in rig.commands
+            for d in c.diagnostics or ()
+            for name, text in d.values
+            if name == "full.crc"
+        ),
+    ]
+    assert reported and set(reported) == {0.0}
