@@ -79,22 +79,24 @@ def awake() -> Iterator[None]:
 
 
 def idle_supervisor(seconds: float, folder: Path) -> dict[str, Any]:
-    """Processor time of the supervisor alone, and of a bare node that publishes as often."""
-    domain = new_domain()
-    floor = Script("publisher.py", "--seconds", str(seconds), env=environment(domain))
-    try:
-        until(lambda: floor.process.poll() is not None, seconds + 60, "the end of the bare publisher")
-    finally:
-        floor.stop()
-    floor_percent = floor.events[-1]["cpu_percent"]
+    """Processor time of the supervisor alone, and of a bare node that publishes as often at the same time.
+
+    At the same time, because what a wake-up costs on a shared host changes from one minute to the next.
+    """
     domain = new_domain()
     with running([spec("supervisor", "supervisor_node")], folder, domain) as (stack, listener):
         until(lambda: listener.last(topics.CONSTRAINT), 30, "the first constraint", stack)
         time.sleep(SETTLE_S)
-        load, since_ns = Load(stack.pids()), time.time_ns()
-        time.sleep(seconds)
+        floor = Script("publisher.py", "--seconds", str(seconds), env=environment(new_domain()))
+        try:
+            until(lambda: floor.events, 30, "the start of the bare publisher")
+            load, since_ns = Load(stack.pids()), time.time_ns()
+            until(lambda: floor.process.poll() is not None, seconds + 60, "the end of the bare publisher")
+        finally:
+            floor.stop()
         used = load.read()["supervisor"]
         late = loop_late(listener, since_ns)
+    floor_percent = floor.events[-1]["cpu_percent"]
     ratio = round(used["cpu_percent"] / floor_percent, 2) if floor_percent else None
     return {**used, "bare_publisher_percent": floor_percent, "ratio": ratio, "loop_late_ms": late}
 
@@ -149,7 +151,7 @@ def full_load(
         specs.append(spec("scenario", "scenario_node", preset="fixed", **camera))
     began = time.monotonic()
     with running(specs, folder, domain) as (stack, listener), stand_ins(missing, domain):
-        vehicle = None
+        vehicle = floor = None
         if source == "camera":
             options = ("--width", str(width), "--height", str(height), "--rate-hz", str(rate_hz))
             vehicle = Script("vehicle.py", *options, env=environment(domain))
@@ -158,16 +160,19 @@ def full_load(
             until(lambda: any(r.origin is Origin.FRESH for _, r in listener.since(result)), 60, "a FRESH result", stack)
             start_s = time.monotonic() - began
             time.sleep(SETTLE_S)
+            floor = Script("cyclic.py", "--seconds", str(seconds), env=environment(domain))
             load, since_ns = Load(stack.pids()), time.time_ns()
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 stack.poll()
                 time.sleep(0.1)
             used = load.read()
+            until(lambda: floor.process.poll() is not None, 30, "the end of the bare loop")
             states = [(t, r.state.name, r.reason) for t, r in listener.since(topics.STATE)]
         finally:
-            if vehicle is not None:
-                vehicle.stop()
+            for script in (vehicle, floor):
+                if script is not None:
+                    script.stop()
         changes = [s for k, s in enumerate(states) if k == 0 or s[1] != states[k - 1][1]]
         return {
             "start_to_first_fresh_s": round(start_s, 2),
@@ -175,6 +180,7 @@ def full_load(
             "stand_ins": missing,
             "supervisor": {
                 "loop_late_ms": loop_late(listener, since_ns),
+                "bare_loop_late_ms": stats(floor.events[-1]["late_ms"]),
                 "states": [{"state": name, "reason": reason} for _, name, reason in changes],
             },
             "processes": used,

@@ -1,6 +1,7 @@
 """The floor of a supervisor's idle cost: a bare node that does nothing but publish a motion constraint at its rate.
 
-Started by ``latency.py``. Writes one JSON line: percent of one core over ``--seconds``, after two seconds of warm-up.
+Started by ``latency.py``, placed like the supervisor. Writes a JSON line after two seconds of warm-up, and after
+``--seconds`` more one with the percentage of one core.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 
 import rclpy
 
+from triptych.nodes import realtime
 from triptych.nodes.io import DATA_QOS
 from triptych_ros.msg import MotionConstraint
 
@@ -37,10 +39,11 @@ def main() -> None:
     rclpy.init()
     node = rclpy.create_node("bare_publisher")
     publisher = node.create_publisher(MotionConstraint, "supervisor/constraint", DATA_QOS)
+    realtime.apply("supervisor")
     publish(publisher, WARM_UP_S)
-    print(
-        json.dumps({"event": "done", "cpu_percent": round(100 * publish(publisher, seconds) / seconds, 2)}), flush=True
-    )
+    print(json.dumps({"event": "begin"}), flush=True)
+    percent = round(100 * publish(publisher, seconds) / seconds, 2)
+    print(json.dumps({"event": "done", "cpu_percent": percent}), flush=True)
     node.destroy_node()
     rclpy.try_shutdown()
 
