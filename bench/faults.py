@@ -17,6 +17,8 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +87,31 @@ def inject(how: str, pid: int, over: threading.Event) -> int:
         threading.Thread(target=_slow, args=(pid, over), daemon=True).start()
         return began_ns
     number = signal.SIGKILL if how == "kill" else signal.SIGSTOP
-    began_ns = time.time_ns()
-    os.kill(pid, number)
+    with at_once():
+        began_ns = time.time_ns()
+        os.kill(pid, number)
     return began_ns
 
 
-def _slow(pid: int, over: threading.Event) -> None:
-    with contextlib.suppress(PermissionError):  # the load must not slow down the slowing down
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Nothing comes between the clock and the injection, where that is permitted."""
+    with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(40))
     try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _slow(pid: int, over: threading.Event) -> None:
+    with at_once(), contextlib.suppress(ProcessLookupError):  # the load must not slow down the slowing down
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
             time.sleep(SLOW_STOPPED_S)
             os.kill(pid, signal.SIGCONT)
             time.sleep(SLOW_RUNNING_S)
-    except ProcessLookupError:
-        pass
 
 
 def trial(how: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
@@ -132,22 +143,42 @@ def trial(how: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[s
         "wire_ms": round((first["t_ns"] - began_ns) / 1e6, 2),
         "state": first["state"],
         "later": worst["state"],
+        "last_result_ms": last_result_ms(listener, began_ns, first["t_ns"]),
         "reason": first["reason"],
     }
     recover(stack, listener, vehicle)
     return row
 
 
+def last_result_ms(listener: Listener, began_ns: int, until_ns: int) -> float | None:
+    """When the detector's last result before ``until_ns`` was received, after the injection (negative: before)."""
+    times = [t for t, _ in listener.since(topics.RESULTS[Tier.DETECTOR], began_ns - 1_000_000_000) if t < until_ns]
+    return round((times[-1] - began_ns) / 1e6, 2) if times else None
+
+
 def kill_supervisor(stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
     """Kill the supervisor; the vehicle must stop by itself."""
     ready(stack, listener, vehicle)
     time.sleep(random.uniform(0.0, 0.1))
-    began_ns = time.time_ns()
-    os.kill(stack.pids()["supervisor"], signal.SIGKILL)
+    pid = stack.pids()["supervisor"]
+    with at_once():
+        began_ns = time.time_ns()
+        os.kill(pid, signal.SIGKILL)
     until(lambda: [e for e in vehicle.since(began_ns, "guard") if e["safe"]], 10, "the vehicle's safe default")
     first = next(e for e in vehicle.since(began_ns, "guard") if e["safe"])
     ready(stack, listener, vehicle)
     return {"safe_ms": round((first["t_ns"] - began_ns) / 1e6, 2), "reason": first["reason"]}
+
+
+def situation(stack: Stack, listener: Listener) -> dict[str, Any]:
+    """What can be said of a stack that does not go on: who is silent since when, and everybody's last words."""
+    now_ns = time.time_ns()
+    return {
+        "silent_s": {t: round((now_ns - rows[-1][0]) / 1e9, 1) if rows else None for t, rows in listener.seen.items()},
+        "state": [(r.state.name, r.reason) for _, r in listener.since(topics.STATE)][-1:],
+        "restarts": stack.restarts,
+        "last_words": {name: stack.last_words(name) for name in stack.pids()},
+    }
 
 
 def main() -> int:
@@ -159,24 +190,37 @@ def main() -> int:
     parser.add_argument("--engine", action="append", default=[], metavar="TIER=ENGINE")
     arguments = parser.parse_args()
     engines = dict(e.split("=", 1) for e in arguments.engine)
-    domain = new_domain()
-    specs, missing = stack_specs(engines)
     rows: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory() as scratch, running(specs, Path(scratch), domain) as (stack, listener):
-        vehicle = Script("vehicle.py", env=environment(domain))
-        try:
-            with stand_ins(missing, domain):
-                for kind in arguments.kinds.split(","):
-                    rows[kind] = []
-                    for number in range(arguments.trials):
-                        if kind == "supervisor":
-                            rows[kind].append(kill_supervisor(stack, listener, vehicle))
-                        else:
-                            rows[kind].append(trial(kind, stack, listener, vehicle))
-                        print(f"{kind} {number + 1}/{arguments.trials}: {rows[kind][-1]}", flush=True)
-        finally:
-            vehicle.stop()
+    failures: dict[str, dict[str, Any]] = {}
+    for kind in arguments.kinds.split(","):
+        domain = new_domain()
+        specs, missing = stack_specs(engines)
+        rows[kind] = []
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            running(specs, Path(scratch), domain) as (stack, listener),
+            stand_ins(missing, domain),
+        ):
+            vehicle = Script("vehicle.py", env=environment(domain))
+            try:
+                for number in range(arguments.trials):
+                    run = kill_supervisor if kind == "supervisor" else partial(trial, kind)
+                    rows[kind].append(run(stack, listener, vehicle))
+                    print(f"{kind} {number + 1}/{arguments.trials}: {rows[kind][-1]}", flush=True)
+            except SystemExit as error:  # what was measured so far is kept
+                failures[kind] = {"what": str(error), **situation(stack, listener)}
+                print(f"{kind}: {failures[kind]}", flush=True)
+            finally:
+                vehicle.stop()
     result = judge(rows, missing)
+    result["failures"] = failures
+    for kind in rows:
+        ended = len(rows[kind])
+        result["limits"][f"{kind} trials that ended"] = {
+            "value": ended,
+            "limit": arguments.trials,
+            "held": ended == arguments.trials,
+        }
     write(arguments.out, result, {k: str(v) for k, v in vars(arguments).items() if k != "out"})
     for name, row in result["limits"].items():
         print(f"{'ok  ' if row['held'] else 'MISS'} {name}: {row['value']} (limit {row['limit']})")

@@ -87,7 +87,7 @@ def idle_supervisor(seconds: float, folder: Path) -> dict[str, Any]:
     with running([spec("supervisor", "supervisor_node")], folder, domain) as (stack, listener):
         until(lambda: listener.last(topics.CONSTRAINT), 30, "the first constraint", stack)
         time.sleep(SETTLE_S)
-        floor = Script("publisher.py", "--seconds", str(seconds), env=environment(new_domain()))
+        floor = Script("publisher.py", "--seconds", str(seconds), env=environment(domain))  # heard by the listener too
         try:
             until(lambda: floor.events, 30, "the start of the bare publisher")
             load, since_ns = Load(stack.pids()), time.time_ns()

@@ -58,6 +58,8 @@ SLOW_FACTOR = 2.5
 """A slow tick in fast ones: 25 ms, so that two of them are the period of the constraint."""
 CALM_NS = 60_000_000
 """Until this long after a detector result ticks may be slow: a period, and 30 ms before its silence becomes a fault."""
+JUST_AFTER_NS = 200_000
+"""A limit on silence is exceeded from here on."""
 WATCHED_NS = 1_000_000_000
 """After this long without a result its loss is an old story, and ticks are slow again."""
 
@@ -163,7 +165,10 @@ class SupervisorNode(Node):  # type: ignore[misc]
         """Time to the next tick, ``silence_ns`` after the detector's last result."""
         if silence_ns >= WATCHED_NS:
             return self._slow_ns
-        return max(self._period_ns, min(self._slow_ns, CALM_NS - silence_ns))
+        if silence_ns < CALM_NS - self._slow_ns:
+            return self._slow_ns
+        # Whole periods after the result, and a little: limits are whole periods, and lateness must not add up.
+        return max(CALM_NS - silence_ns, self._period_ns - silence_ns % self._period_ns) + JUST_AFTER_NS
 
     def _send(self, commands: Commands) -> None:
         if commands.constraint is not None:
