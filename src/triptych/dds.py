@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ MALLOC_VARIABLES = {
     "MALLOC_TOP_PAD_": str(64 * MIB),  # the heap grows by several images at a time
 }
 """Median transport of a 1920x1080 image fell from 26 to 10 ms with these (docs/performance.md)."""
+
+RESTART_NUMBERS = range(31, 9, -1)
+"""Participants number themselves from 0 up, and on one host 32 of them find each other without multicast."""
 
 _ABANDONED_AGE_S = 2.0
 _LOCK_NAME = re.compile(r"^(?:fastrtps|fastdds)_[0-9a-f]{16}_(?:el|sl)$")
@@ -72,6 +76,51 @@ def environment(user: Mapping[str, str] | None = None) -> dict[str, str]:
     if not tuned_by_user:
         chosen.update(MALLOC_VARIABLES)
     return chosen
+
+
+def restart_environment(environment: Mapping[str, str], folder: Path = SHM_FOLDER) -> dict[str, str]:
+    """Variables to set for a process that takes the place of one that was killed.
+
+    It would get the dead one's number in its domain, and with it the dead one's shared-memory ports, into which others
+    may go on writing without anybody hearing it: one of twenty detectors never saw a frame again. It gets a number
+    instead whose ports are not in use, and left behind by nobody or longest ago.
+
+    Args:
+        environment: complete environment of the process.
+        folder: where shared-memory ports lie.
+
+    Returns:
+        Only the variables to change; none where the profile is not ours or no number is left.
+    """
+    if environment.get(PROFILE_VARIABLES[0]) != str(profile_path()):
+        return {}
+    domain = environment.get("ROS_DOMAIN_ID") or "0"
+    base = 7400 + 250 * int(domain) if domain.isdecimal() else 7400
+    # the RTPS standard's default ports (DDSI-RTPS 2.5, 9.6.2.3)
+    ports = {number: (base + 10 + 2 * number, base + 11 + 2 * number) for number in RESTART_NUMBERS}
+    free = [number for number in RESTART_NUMBERS if all(map(_port_is_free, ports[number]))]
+    if not free:
+        return {}
+    number = min(free, key=lambda n: max(_left_behind_s(folder / f"fastrtps_port{port}") for port in ports[n]))
+    restart = str(resource("config", "dds", "fastdds_restart.xml"))
+    return {**dict.fromkeys(PROFILE_VARIABLES, restart), "TRIPTYCH_PARTICIPANT_ID": str(number)}
+
+
+def _left_behind_s(port: Path) -> float:
+    """When a shared-memory port was made, 0 if it is not there: the older, the less likely somebody still uses it."""
+    try:
+        return port.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,3 +120,44 @@ def test_files_of_others_are_never_touched(tmp_path: Path) -> None:
     os.utime(lock, (old, old))
     assert dds.release_abandoned(tmp_path) == 1
     assert not lock.exists() and not (tmp_path / "fastrtps_0123456789abcdef").exists()
+
+
+def test_a_restarted_process_gets_ports_that_nobody_has_used(tmp_path: Path) -> None:
+    """In use or left behind: both are passed over; where every number was used, the one of longest ago is taken."""
+    own = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(dds.profile_path()), "ROS_DOMAIN_ID": "71"}
+
+    def number() -> int:
+        return int(dds.restart_environment(own, tmp_path)["TRIPTYCH_PARTICIPANT_ID"])
+
+    first = number()
+    base = 7400 + 250 * 71
+    (tmp_path / f"fastrtps_port{base + 10 + 2 * first}").touch()
+    second = number()
+    assert second != first
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
+        used.bind(("", base + 11 + 2 * second))
+        assert number() not in {first, second}
+    for age, each in enumerate(dds.RESTART_NUMBERS):
+        path = tmp_path / f"fastrtps_port{base + 10 + 2 * each}"
+        path.touch()
+        os.utime(path, (1000.0 - age, 1000.0 - age))
+    assert number() == dds.RESTART_NUMBERS[-1]
+
+
+def test_a_profile_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
+    assert dds.restart_environment({"FASTRTPS_DEFAULT_PROFILES_FILE": "/etc/mine.xml"}, tmp_path) == {}
+    assert dds.restart_environment({}, tmp_path) == {}
+
+
+def test_the_restart_profile_is_the_shipped_one_with_a_number() -> None:
+    """One file may not drift from the other."""
+    shipped, restart = (
+        ElementTree.parse(path).getroot()
+        for path in (dds.profile_path(), dds.profile_path().with_name("fastdds_restart.xml"))
+    )
+    (rtps,) = [e for e in restart.iter() if e.tag.endswith("}rtps")]
+    (number,) = [e for e in rtps if e.tag.endswith("}participantID")]
+    assert number.text == "${TRIPTYCH_PARTICIPANT_ID}"
+    rtps.remove(number)
+    texts = [[(e.tag, (e.text or "").strip()) for e in root.iter()] for root in (shipped, restart)]
+    assert texts[0] == texts[1]

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import yaml
 
+from triptych import dds
 from triptych.contract import ConfigError
 
 STOP_S = 1.9
@@ -128,12 +129,15 @@ class Stack:
         return [self._launch(node, "started") for node in self._nodes]
 
     def _launch(self, node: _Running, kind: str) -> ProcessEvent:
+        environment = self._environment
+        if kind == "restarted":
+            environment = {**environment, **dds.restart_environment(environment)}
         node.process = subprocess.Popen(
             node.command,
             stdin=subprocess.DEVNULL,
             stdout=node.log,
             stderr=node.log,
-            env=self._environment,
+            env=environment,
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
