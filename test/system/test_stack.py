@@ -74,9 +74,11 @@ def test_a_lost_detector_stops_the_vehicle_and_its_return_does_not_start_it(tmp_
         fresh = next(r for r in probe.all(RESULT) if r.origin is Origin.FRESH)
         assert crc_ok(fresh) and fresh.engine_id == "triptych-detector" and "cpu" in fresh.device.lower()
         assert fresh.latency.infer_ms > 0 and fresh.payload.image_width == CAMERA["width_px"]
-        probe.wait("driving", lambda: drives(probe))
-        state = probe.last(topics.STATE)
-        assert state.state is S.L3_PERCEPTION_ONLY and crc_ok(state)
+        probe.wait(  # a busy machine may have lost a frame meanwhile, which costs a second of L2
+            "driving without a VLM",
+            lambda: drives(probe) and probe.last(topics.STATE).state is S.L3_PERCEPTION_ONLY,
+        )
+        assert crc_ok(probe.last(topics.STATE))
         assert all(crc_ok(c) for c in probe.all(topics.CONSTRAINT))
 
         speed = probe.last(topics.ODOMETRY).speed_mps
