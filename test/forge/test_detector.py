@@ -140,6 +140,7 @@ def test_interrupted_training_ends_where_uninterrupted_training_does(
     assert load_checkpoint(tmp_path / "cut.safetensors")[1]["step"] == 3
     monkeypatch.setattr(detector, "make_batch", real)
     resumed = detector.train(tiny_pool(), recipe, tmp_path / "cut.safetensors", save_every=3)
+    seed_everything(3, 1)
     detector.train(tiny_pool(), recipe, tmp_path / "short.safetensors", stop_after=4)
     assert load_checkpoint(tmp_path / "short.safetensors")[1]["step"] == 4
     stopped = detector.train(tiny_pool(), recipe, tmp_path / "short.safetensors")
