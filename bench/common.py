@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -254,11 +253,6 @@ def until(condition: Callable[[], Any], seconds: float, what: str, stack: Stack 
         if time.monotonic() > end:
             raise SystemExit(f"{what} did not happen within {seconds:g} s.")
         time.sleep(0.02)
-
-
-def new_domain() -> int:
-    """A DDS domain that hopefully nobody else uses."""
-    return random.randint(1, 100)
 
 
 class Load:

@@ -26,7 +26,6 @@ from common import (
     Listener,
     Script,
     environment,
-    new_domain,
     running,
     stack_specs,
     stand_ins,
@@ -35,6 +34,7 @@ from common import (
     write,
 )
 
+from triptych import dds
 from triptych.contract import Origin, Tier
 from triptych.nodes import topics
 from triptych.nodes.process import Stack
@@ -193,7 +193,7 @@ def main() -> int:
     rows: dict[str, list[dict[str, Any]]] = {}
     failures: dict[str, dict[str, Any]] = {}
     for kind in arguments.kinds.split(","):
-        domain = new_domain()
+        domain = dds.claim_domain()
         specs, missing = stack_specs(engines)
         rows[kind] = []
         with (

@@ -31,7 +31,6 @@ from common import (
     Load,
     Script,
     environment,
-    new_domain,
     running,
     spec,
     stack_specs,
@@ -41,6 +40,7 @@ from common import (
     write,
 )
 
+from triptych import dds
 from triptych.contract import BUDGETS, Origin, Tier, crc_ok
 from triptych.nodes import topics
 
@@ -50,7 +50,7 @@ SETTLE_S = 5.0
 
 def bare(seconds: float, engine: str, size: tuple[int, int], rate_hz: float) -> dict[str, Any]:
     """Camera, receiver and engine alone."""
-    domain = new_domain()
+    domain = dds.claim_domain()
     env = environment(domain)
     width, height = size
     vehicle = Script("vehicle.py", "--width", str(width), "--height", str(height), "--rate-hz", str(rate_hz), env=env)
@@ -83,7 +83,7 @@ def idle_supervisor(seconds: float, folder: Path) -> dict[str, Any]:
 
     At the same time, because what a wake-up costs on a shared host changes from one minute to the next.
     """
-    domain = new_domain()
+    domain = dds.claim_domain()
     with running([spec("supervisor", "supervisor_node")], folder, domain) as (stack, listener):
         until(lambda: listener.last(topics.CONSTRAINT), 30, "the first constraint", stack)
         time.sleep(SETTLE_S)
@@ -143,7 +143,7 @@ def full_load(
     seconds: float, engines: dict[str, str], source: str, size: tuple[int, int], rate_hz: float, folder: Path
 ) -> Any:
     """Everything at once."""
-    domain = new_domain()
+    domain = dds.claim_domain()
     specs, missing = stack_specs(engines)
     width, height = size
     if source == "scenario":

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import environment, new_domain, write
+from common import environment, write
+
+from triptych import dds
 
 SIZES = ((1280, 720), (1920, 1080))
 LOST_LIMIT = 0.001
@@ -21,7 +23,7 @@ OURS = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
 
 def measure(size: tuple[int, int], count: int, rate_hz: float, *, profile: bool, malloc: bool) -> dict[str, Any]:
     """One run of ``triptych.nodes.transport_probe``."""
-    env = environment(new_domain())
+    env = environment(dds.claim_domain())
     if not profile:
         env = {k: v for k, v in env.items() if k not in OURS}
     if not malloc:

@@ -7,16 +7,22 @@ process starts to avoid both; launch files and command line hand it to every nod
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import random
 import re
 import shutil
 import socket
+import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from triptych.contract import ConfigError
 from triptych.resources import resource
 
 SHM_FOLDER = Path("/dev/shm")
@@ -40,6 +46,7 @@ RESTART_NUMBERS = range(31, 9, -1)
 """Participants number themselves from 0 up, and on one host 32 of them find each other without multicast."""
 
 _ABANDONED_AGE_S = 2.0
+_claimed: deque[IO[str]] = deque(maxlen=10)
 _LOCK_NAME = re.compile(r"^(?:fastrtps|fastdds)_[0-9a-f]{16}_(?:el|sl)$")
 
 
@@ -76,6 +83,23 @@ def environment(user: Mapping[str, str] | None = None) -> dict[str, str]:
     if not tuned_by_user:
         chosen.update(MALLOC_VARIABLES)
     return chosen
+
+
+def claim_domain() -> int:
+    """A DDS domain from 1 to 100 that no other caller on this machine has, for benches and tests.
+
+    A process keeps its last ten.
+
+    Raises:
+        ConfigError: all are taken.
+    """
+    for domain in random.sample(range(1, 101), 100):
+        with contextlib.suppress(OSError):
+            lock = Path(tempfile.gettempdir(), f"triptych-domain-{domain}.lock").open("a")  # noqa: SIM115
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _claimed.append(lock)
+            return domain
+    raise ConfigError("all DDS domains from 1 to 100 are in use on this machine", remedy="end other runs first")
 
 
 def restart_environment(environment: Mapping[str, str], folder: Path = SHM_FOLDER) -> dict[str, str]:

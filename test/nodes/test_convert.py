@@ -38,8 +38,8 @@ from triptych.contract import (
     crc_ok,
     protect,
 )
+from triptych.contract.supervision import StateRecord, Verdict
 from triptych.nodes import convert
-from triptych.supervisor.records import StateRecord, Verdict
 
 STAMPS = st.integers(0, (2**31 - 1) * 10**9)
 FLOATS = st.floats(allow_nan=False)

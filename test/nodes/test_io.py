@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from triptych import dds
 from triptych.nodes import convert, io
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
@@ -24,7 +24,7 @@ BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 @pytest.fixture
 def node() -> Iterator[Node]:
     context = rclpy.Context()
-    rclpy.init(context=context, domain_id=random.randint(1, 100))
+    rclpy.init(context=context, domain_id=dds.claim_domain())
     node = Node("io_test", context=context, start_parameter_services=False)
     yield node
     node.destroy_node()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from triptych import dds
 from triptych.contract import BUDGETS, ConfigError, Tier
 from triptych.nodes import params
 from triptych.resources import resource
@@ -27,7 +27,7 @@ def make() -> Iterator[Make]:
 
     def build(name: str = "n", *arguments: str, **values: Any) -> Node:
         context = rclpy.Context()
-        rclpy.init(context=context, domain_id=random.randint(1, 100), args=["--ros-args", *arguments])
+        rclpy.init(context=context, domain_id=dds.claim_domain(), args=["--ros-args", *arguments])
         overrides = [Parameter(key, value=value) for key, value in values.items()]
         node = Node(name, context=context, parameter_overrides=overrides, start_parameter_services=False)
         contexts.append(context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
 from visualization_msgs.msg import MarkerArray
 
+from triptych import dds
 from triptych.contract import (
     ConfigError,
     DegradationState,
@@ -51,7 +51,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=random.randint(1, 100))
+        rclpy.init(context=self.context, domain_id=dds.claim_domain())
         self.node = Node("peer", context=self.context)
         self.reader = io.PolledReader(self.node)
         self.heard: dict[str, list[Any]] = {}
@@ -169,9 +169,9 @@ def test_the_drive_ends_after_its_duration_counted_from_the_release(peer: Peer) 
     node = peer.start(ScenarioNode, "scenario", **SMALL, duration_s=1.0)
     held = protect(constraint(0.0, state=DegradationState.INITIALISING), 1)
     peer.until(lambda: time.monotonic() - began > 2.5, lambda: commands.publish(convert.constraint_to_msg(held)))
-    assert not node.finished.is_set(), "the supervisor has not let it start yet"
+    assert not node.notes.finished, "the supervisor has not let it start yet"
     released = protect(constraint(20.0), 2)
-    peer.until(node.finished.is_set, lambda: commands.publish(convert.constraint_to_msg(released)))
+    peer.until(lambda: node.notes.finished, lambda: commands.publish(convert.constraint_to_msg(released)))
     assert node.failure is None
 
 
@@ -291,7 +291,9 @@ def test_a_full_disk_ends_the_recorder_with_a_sentence_and_no_half_bag(
 
     monkeypatch.setattr(node._record, "_line", full)
     commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.CONSTRAINT.name, io.DATA_QOS)
-    peer.until(node.finished.is_set, lambda: commands.publish(convert.constraint_to_msg(protect(constraint(9.0), 1))))
+    peer.until(
+        lambda: node.notes.finished, lambda: commands.publish(convert.constraint_to_msg(protect(constraint(9.0), 1)))
+    )
     assert node.failure is not None and "No space left" in str(node.failure)
     monkeypatch.undo()
     node.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from triptych import dds
 from triptych.contract import EngineError, Frame, Origin, SceneAdvice, TierState, crc_ok
 from triptych.engines.protocol import DeviceReport, EngineOutput
 from triptych.nodes import convert, io, tier_node, topics
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, **parameters: Any) -> None:
         self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=random.randint(1, 100))
+        rclpy.init(context=self.context, domain_id=dds.claim_domain())
         values = {
             "scheduling": "normal",
             "cpus": "all",

@@ -33,12 +33,12 @@ from triptych.contract import (
     TriptychError,
     VerdictLevel,
     protect,
+    supervision,
 )
 from triptych.replay import messages
 from triptych.replay.record import StateRecord, VerdictRecord
 from triptych.replay.recording import VIDEO_EPOCH_NS, inspect, open_recording
 from triptych.replay.writer import BagWriter, from_video
-from triptych.supervisor import records as supervisor
 
 T0 = 1_700_000_000_123_456_789
 SPLIT = LatencySplit(1.0, 2.0, 3.0, 4.0)
@@ -59,7 +59,7 @@ RECORDS = {
         MotionConstraint(T0, 13.0, 2.0, True, False, True, DegradationState.NOMINAL, "because"), 2
     ),
     "supervisor/state": protect(
-        supervisor.StateRecord(T0, DegradationState.MRC, DegradationState.NOMINAL, T0 - 9, "why", ("a", "b")), 3
+        supervision.StateRecord(T0, DegradationState.MRC, DegradationState.NOMINAL, T0 - 9, "why", ("a", "b")), 3
     ),
     "state_of_record": StateRecord(T0, DegradationState.NOMINAL, DegradationState.INITIALISING, "ready", ("x",)),
     "supervisor/verdicts": VerdictRecord(T0, "late", "detector", VerdictLevel.FAULT, True, 0.5, 0.03, "too late"),

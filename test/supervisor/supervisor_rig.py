@@ -23,8 +23,9 @@ from triptych.contract import (
     TierState,
     TierStatus,
 )
+from triptych.contract.supervision import StateRecord
 from triptych.supervisor import FaultRow, SupervisorConfig, SupervisorCore, Transition, load_faults
-from triptych.supervisor.records import Commands, StateRecord
+from triptych.supervisor.records import Commands
 
 S = DegradationState
 MS = 1_000_000

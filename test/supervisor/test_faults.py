@@ -10,9 +10,9 @@ import yaml
 from supervisor_rig import FAULTS, MS, row, table
 
 from triptych.contract import ConfigError, VerdictLevel
+from triptych.contract.supervision import Verdict
 from triptych.supervisor.faults import MAX_ROWS, FaultLife, Reaction, check_faults, load_faults
 from triptych.supervisor.monitors import METRICS
-from triptych.supervisor.records import Verdict
 
 TICK_NS = 10 * MS
 NAN = math.nan

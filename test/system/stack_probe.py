@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -153,7 +152,7 @@ def node(name: str, executable: str, **parameters: Any) -> NodeSpec:
 @contextmanager
 def running(folder: Path, *specs: NodeSpec, environment: dict[str, str] | None = None) -> Iterator[tuple[Stack, Probe]]:
     """Start nodes, listen, and stop everything at the end."""
-    domain = random.randint(1, 100)
+    domain = dds.claim_domain()
     own = {"ROS_DOMAIN_ID": str(domain), "PYTHONPATH": str(Path(topics.__file__).parents[2]), **(environment or {})}
     stack = Stack(specs, folder, {**os.environ, **dds.environment(), **own})
     stack.start()

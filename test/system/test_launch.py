@@ -7,7 +7,6 @@ import importlib.util
 import itertools
 import json
 import os
-import random
 import re
 import shlex
 import signal
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from triptych import launching
+from triptych import dds, launching
 from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.launching import FILES, Argument, overrides, replay_nodes, stack_nodes, typed, view_nodes
 from triptych.nodes import topics
@@ -251,7 +250,7 @@ def start(name: str, *arguments: str, environment: dict[str, str] | None = None)
 @pytest.fixture
 def domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A DDS domain for one launch; whatever is left in it afterwards is killed."""
-    number = random.randint(1, 100)
+    number = dds.claim_domain()
     monkeypatch.setenv("ROS_DOMAIN_ID", str(number))
     monkeypatch.setenv("ROS_LOG_DIR", str(tmp_path / "log"))
     yield number

@@ -56,8 +56,8 @@ from triptych.contract.result import (
     MAX_TEXT,
     MAX_TOKENS,
 )
+from triptych.contract.supervision import StateRecord, Verdict
 from triptych.replay.images import decode_compressed, decode_image
-from triptych.supervisor.records import StateRecord, Verdict
 from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
 from triptych_ros.msg import Detections as DetectionsMsg

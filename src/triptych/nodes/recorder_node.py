@@ -6,7 +6,6 @@ arrived, byte for byte.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +51,6 @@ class RecorderNode(Node):  # type: ignore[misc]
 
     def __init__(self, name: str = "recorder", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.failure: TriptychError | None = None
         self.malloc_tuned = False
         self.params = load(self, RecorderParams)
@@ -140,7 +138,7 @@ class RecorderNode(Node):  # type: ignore[misc]
 
     def _fail(self, error: TriptychError) -> None:
         self.failure = error
-        self.finished.set()
+        self.notes.finish()
 
     def _drain(self, subscription: Subscription, topic: topics.Topic, note: Callable[[int, Any], None]) -> None:
         while True:

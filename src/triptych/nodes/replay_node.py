@@ -39,7 +39,6 @@ class ReplayNode(Node):  # type: ignore[misc]
 
     def __init__(self, name: str = "replay", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.failure: TriptychError | None = None
         self.malloc_tuned = False
         self.params = params = load(self, ReplayParams)
@@ -78,7 +77,7 @@ class ReplayNode(Node):  # type: ignore[misc]
             self._play()
         except TriptychError as error:
             self.failure = error
-        self.finished.set()
+        self.notes.finish()
 
     def _wait_for_tiers(self) -> None:
         end_s = time.monotonic() + self.params.ready_timeout_s

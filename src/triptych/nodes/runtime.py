@@ -5,14 +5,14 @@ Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import cv2
@@ -29,10 +29,10 @@ from triptych.nodes.io import QosWatch
 from triptych.nodes.process import end_with_starter
 
 EXIT_USER, EXIT_DEFECT = 2, 70
-WATCH_PERIOD_S = 0.5
-"""Period of the looks at a node's own end, and of writing its log."""
-QOS_EVERY = 4
-"""Of these looks, every how many-th looks for incompatible QoS too: asking for each end's events is the dearer part."""
+QOS_PERIOD_S = 2.0
+"""Period of the looks for incompatible QoS."""
+MAX_WAITING = 1000
+"""Lines of the log that may wait for being written; more are dropped."""
 SWITCH_INTERVAL_S = 0.001
 """A thread waits at most this long for another one of the same process that computes in Python."""
 
@@ -40,11 +40,8 @@ SWITCH_INTERVAL_S = 0.001
 class RunnableNode(Protocol):
     """A node as :func:`run` needs it (besides being an rclpy node)."""
 
-    finished: threading.Event
-    """Set by the node when its work is done. With an attribute ``failure`` (a TriptychError) the run failed."""
-
     notes: Notes
-    """Polled for incompatible QoS."""
+    """What it has to say, also that its work is done. With attribute ``failure`` (a TriptychError) the run failed."""
 
     def begin(self) -> None:
         """Start working; the executor spins already."""
@@ -61,12 +58,19 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     tuned = realtime.tune_malloc()
     cv2.setNumThreads(1)  # its pool would compete with us for the one core we have
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    stop, closing = threading.Event(), threading.Event()
+    stopped, closing = False, threading.Event()
+    node: Any = None
+
+    def end(*_: object) -> None:
+        nonlocal stopped
+        stopped = True  # no Event: the thread that is interrupted may hold its lock
+        if node is not None:
+            node.notes.finish()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     end_with_starter()
     threading.excepthook = _defect
-    node: Any = None
     executor: SingleThreadedExecutor | None = None
     spinning: threading.Thread | None = None
     code = 0
@@ -80,12 +84,9 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         spinning.start()
         node.begin()
         realtime.calm_collector()
-        looks = itertools.cycle(range(QOS_EVERY))
-        while not node.finished.is_set() and not stop.wait(WATCH_PERIOD_S):
-            if next(looks) == 0:
-                node.notes.poll()
-            else:
-                node.notes.write()
+        while not (stopped or node.notes.finished):
+            node.notes.write(QOS_PERIOD_S)
+            node.notes.poll()
         failure = getattr(node, "failure", None)
         if failure is not None:
             raise failure
@@ -119,7 +120,7 @@ def _end(node: Any, executor: SingleThreadedExecutor | None, spinning: threading
     """Close in order; a part that fails to close must not keep the others."""
     for step in (
         lambda: node and node.close(),
-        lambda: node and node.notes.poll(),
+        lambda: node and node.notes.write(0.0),
         lambda: executor and executor.shutdown(0.2),
         lambda: spinning and spinning.join(0.5),
         lambda: node and node.destroy_node(),
@@ -187,15 +188,19 @@ class Every:
 class Notes(QosWatch):
     """What a node has to say: to its log, and sentences such as an incompatible QoS in its diagnostics too.
 
-    Logging waits for :meth:`write`, which :func:`run` calls in the main thread: writing to a terminal or a pipe may
+    Logging is left to :meth:`write`, which :func:`run` calls in the main thread: writing to a terminal or a pipe may
     block, and no thread with a deadline may wait for that. Give it to publishers and readers as their ``watch``.
+
+    Attributes:
+        finished: the node's work is done.
     """
 
     def __init__(self, node: Node, limit: int = 8) -> None:
         super().__init__(self)
         self._node, self._limit = node, limit
         self._said: dict[str, int] = {}
-        self._waiting: deque[tuple[str, str]] = deque(maxlen=1000)
+        self.finished = False
+        self._waiting: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
 
     def __call__(self, text: str, key: str = "") -> None:
         """Say ``text``; sentences with an equal ``key`` (default: the text up to its first number) are counted."""
@@ -208,23 +213,28 @@ class Notes(QosWatch):
 
     def log(self, level: str, text: str) -> None:
         """Have ``text`` logged soon; ``level`` is ``error`` or ``info``."""
-        self._waiting.append((level, text))
+        if self._waiting.qsize() < MAX_WAITING:
+            self._waiting.put((level, text))
 
-    def poll(self) -> None:
-        """Look for incompatible ends and write the log."""
-        super().poll()
-        self.write()
+    def finish(self) -> None:
+        """Say that the node's work is done. A signal handler may do so."""
+        self.finished = True
+        self._waiting.put(None)
 
-    def write(self) -> None:
-        """Write the log."""
-        logger = self._node.get_logger()
-        while self._waiting:
-            level, text = self._waiting.popleft()
-            # rclpy wants one severity per calling line.
-            if level == "error":
-                logger.error(text)
-            else:
-                logger.info(text)
+    def write(self, timeout_s: float) -> None:
+        """Write the log for ``timeout_s``, or until the node's work is done and all is written."""
+        logger, end_s = self._node.get_logger(), time.monotonic() + timeout_s
+        with contextlib.suppress(Empty):
+            while True:
+                left_s = 0.0 if self.finished else max(0.0, end_s - time.monotonic())
+                note = self._waiting.get(timeout=left_s)
+                if note is None:
+                    continue
+                # rclpy wants one severity per calling line.
+                if note[0] == "error":
+                    logger.error(note[1])
+                else:
+                    logger.info(note[1])
 
     def values(self) -> dict[str, str]:
         """Sentence -> how often."""

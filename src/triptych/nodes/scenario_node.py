@@ -112,7 +112,6 @@ class ScenarioNode(Node):  # type: ignore[misc]
 
     def __init__(self, name: str = "scenario", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.failure: TriptychError | None = None
         self.malloc_tuned = False
         self.params = load(self, ScenarioParams)
@@ -158,7 +157,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
             self._drive()
         except TriptychError as error:
             self.failure = error
-        self.finished.set()
+        self.notes.finish()
 
     def _drive(self) -> None:
         params = self.params

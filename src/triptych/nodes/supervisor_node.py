@@ -69,7 +69,6 @@ class SupervisorNode(Node):  # type: ignore[misc]
 
     def __init__(self, name: str = "supervisor", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.malloc_tuned = False
         self.params = load(self, SupervisorParams)
         names = set(SupervisorConfig.model_fields)
@@ -79,7 +78,6 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self.core = SupervisorCore(config, load_faults(table), latched=self._latch.read())
         self.notes = Notes(self)
         self._period_ns = round(config.tick_period_s * 1e9)
-        self._slow_ns = round(config.tick_period_s * SLOW_FACTOR * 1e9)
         self._idle_ns = round((config.constraint_period_s - config.tick_period_s / 2) * 1e9)
         self._lock = threading.Lock()
         self._late_ms: deque[float] = deque(maxlen=_JITTER_TICKS)
@@ -152,7 +150,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
             self._send(commands)
             # A tick that was missed is not made up for: the core sees the gap and says so.
             idle = now_ns - heard_ns >= WATCHED_NS
-            due_ns = now_ns + (self._idle_ns if idle else self._until_next_ns(now_ns - result_ns))
+            due_ns = now_ns + (self._idle_ns if idle else until_next_ns(now_ns - result_ns, self._period_ns))
             left_ns = due_ns - time.monotonic_ns()
             if left_ns > 0:
                 if idle:
@@ -160,15 +158,6 @@ class SupervisorNode(Node):  # type: ignore[misc]
                 elif self._prompt.wait(left_ns / 1e9):
                     continue
             self._late_ms.append((time.monotonic_ns() - due_ns) / 1e6)
-
-    def _until_next_ns(self, silence_ns: int) -> int:
-        """Time to the next tick, ``silence_ns`` after the detector's last result."""
-        if silence_ns >= WATCHED_NS:
-            return self._slow_ns
-        if silence_ns < CALM_NS - self._slow_ns:
-            return self._slow_ns
-        # Whole periods after the result, and a little: limits are whole periods, and lateness must not add up.
-        return max(CALM_NS - silence_ns, self._period_ns - silence_ns % self._period_ns) + JUST_AFTER_NS
 
     def _send(self, commands: Commands) -> None:
         if commands.constraint is not None:
@@ -216,6 +205,20 @@ class SupervisorNode(Node):  # type: ignore[misc]
             self._loop.join(0.5)
         self._prompt.close()
         self._reader.close()
+
+
+def until_next_ns(silence_ns: int, period_ns: int) -> int:
+    """Time to the next tick.
+
+    Args:
+        silence_ns: since the detector's last result.
+        period_ns: of fast ticks.
+    """
+    slow_ns = round(period_ns * SLOW_FACTOR)
+    if silence_ns < CALM_NS - slow_ns or silence_ns >= WATCHED_NS:
+        return slow_ns
+    # Whole periods after the result, and a little: limits are whole periods, and lateness must not add up.
+    return max(CALM_NS - silence_ns, period_ns - silence_ns % period_ns) + JUST_AFTER_NS
 
 
 class Latch:

@@ -50,7 +50,6 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
 
     def __init__(self, name: str = "detector", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.malloc_tuned = False
         self._change_state = self._service_change_state.callback
         self._service_change_state.callback = self._on_change_state

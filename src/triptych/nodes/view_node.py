@@ -7,7 +7,6 @@ asks for them.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from typing import Any
 
@@ -22,6 +21,7 @@ from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker, MarkerArray
 
 from triptych.contract import Frame, InputError, MotionConstraint, Tier, TierResult
+from triptych.contract.supervision import StateRecord
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import (
     DATA_QOS,
@@ -35,7 +35,6 @@ from triptych.nodes.io import (
 )
 from triptych.nodes.params import ViewParams, load
 from triptych.nodes.runtime import Every, Notes, main
-from triptych.supervisor.records import StateRecord
 from triptych.viewing import draw, markers
 from triptych_ros.msg import DegradationState, Detections, SceneAdvice
 from triptych_ros.msg import MotionConstraint as MotionConstraintMsg
@@ -49,7 +48,6 @@ class ViewNode(Node):  # type: ignore[misc]
 
     def __init__(self, name: str = "view", **options: Any) -> None:
         super().__init__(name, **options)
-        self.finished = threading.Event()
         self.malloc_tuned = False
         self.params = load(self, ViewParams)
         self.notes = Notes(self)

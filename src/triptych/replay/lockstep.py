@@ -46,6 +46,7 @@ from triptych.contract import (
     VirtualClock,
     crc_ok,
 )
+from triptych.contract.supervision import StateRecord
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.replay import record as rec
 from triptych.replay.messages import NS
@@ -56,7 +57,7 @@ from triptych.replay.writer import BagWriter
 from triptych.supervisor.config import SupervisorConfig, supervisor_config
 from triptych.supervisor.core import SupervisorCore
 from triptych.supervisor.faults import FaultRow
-from triptych.supervisor.records import Commands, StateRecord
+from triptych.supervisor.records import Commands
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
 

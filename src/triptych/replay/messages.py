@@ -29,12 +29,12 @@ from triptych.contract import (
     TierStatus,
     crc_ok,
     protect,
+    supervision,
 )
 from triptych.replay.images import Image, decode_compressed, decode_image
 from triptych.replay.record import StateRecord, VerdictRecord
 from triptych.replay.storage import reading
 from triptych.resources import share
-from triptych.supervisor import records as supervisor
 
 PACKAGE = "triptych_ros"
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -256,7 +256,7 @@ def _state(record: StateRecord) -> tuple[str, Any]:
     )
 
 
-def _published_state(record: supervisor.StateRecord) -> tuple[str, Any]:
+def _published_state(record: supervision.StateRecord) -> tuple[str, Any]:
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
     stamp_ns, since_ns = fields.pop("stamp_ns"), fields.pop("since_ns")
     fields["active_faults"] = list(fields["active_faults"])
@@ -293,7 +293,7 @@ _WRITERS: Mapping[type, Callable[[Any], tuple[str, Any]]] = {
     MotionConstraint: _constraint,
     DriverState: _driver,
     StateRecord: _state,
-    supervisor.StateRecord: _published_state,
+    supervision.StateRecord: _published_state,
     VerdictRecord: _verdict,
     Odometry: _odometry,
 }

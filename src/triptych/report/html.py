@@ -236,7 +236,7 @@ def _plain(value: float | None) -> str:
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value * 100:.{digits}f} %"
+    return "–" if value is None else f"{value * 100:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _clock(value: float | None) -> str:

@@ -7,7 +7,7 @@ from triptych.supervisor.config import SupervisorConfig, supervisor_config
 from triptych.supervisor.core import SupervisorCore
 from triptych.supervisor.faults import FaultRow, Reaction, load_faults
 from triptych.supervisor.machine import MachineState
-from triptych.supervisor.records import Commands, Diagnostic, StateRecord, Transition, Verdict
+from triptych.supervisor.records import Commands, Diagnostic, Transition
 
 __all__ = [
     "Commands",
@@ -15,11 +15,9 @@ __all__ = [
     "FaultRow",
     "MachineState",
     "Reaction",
-    "StateRecord",
     "SupervisorConfig",
     "SupervisorCore",
     "Transition",
-    "Verdict",
     "load_faults",
     "supervisor_config",
 ]

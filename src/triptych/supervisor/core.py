@@ -15,6 +15,7 @@ from triptych.contract.budgets import BUDGETS, Budget
 from triptych.contract.driving import DriverState, MotionConstraint, Odometry
 from triptych.contract.e2e import protect
 from triptych.contract.result import TierResult, TierStatus
+from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
 from triptych.contract.terms import DegradationState, Tier, VerdictLevel
 from triptych.supervisor.arbitration import advice_cap_mps, lowest_mps, state_limits_mps
 from triptych.supervisor.channel import Metric, TierChannel
@@ -27,14 +28,10 @@ from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
 from triptych.supervisor.records import (
-    MAX_ACTIVE_FAULTS,
-    MAX_REASON,
     NOTHING,
     Commands,
     Diagnostic,
-    StateRecord,
     Transition,
-    Verdict,
 )
 from triptych.supervisor.watch import Watched
 
@@ -293,7 +290,7 @@ class SupervisorCore:
             if demand is Reaction.L3 and life.row.source in vlm and self._lost != vlm:
                 continue
             if demand > self._demand:
-                self._demand, self._demand_reason = demand, life.text[:MAX_REASON]
+                self._demand, self._demand_reason = demand, life.text[:MAX_STATE_REASON]
 
     def _demands(self, life: FaultLife) -> Reaction:
         return self._reactions[life.row.id]

@@ -11,10 +11,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
+from triptych.contract.supervision import Verdict
 from triptych.contract.terms import VerdictLevel
 from triptych.supervisor.config import config_error
 from triptych.supervisor.monitors import METRICS
-from triptych.supervisor.records import Verdict
 
 MAX_ROWS = 64
 """Bound of ``msg/Verdicts``."""
