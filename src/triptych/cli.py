@@ -455,6 +455,20 @@ def bench(context: typer.Context) -> None:
     raise typer.Exit(subprocess.call([sys.executable, str(script), *context.args]))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def forge(context: typer.Context) -> None:
+    """Make models small and prove that they still agree; needs the dependencies of the extra "forge"."""
+    try:
+        from triptych_forge.command import app as forge_app
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"needs the package {error.name}", where="forge", remedy='install them: pip install ".[forge]"'
+        ) from None
+    forge_app(context.args or ["--help"], prog_name="triptych forge")
+
+
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of an earlier run (with record.jsonl).")],

@@ -162,3 +162,51 @@ def test_a_node_with_a_session_of_its_own_is_weighed_against_the_others(leads_se
     command = own if leads_session else [sys.executable, "-c", outer]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
     assert done.stdout.startswith("[]") and expected in done.stdout, done.stdout + done.stderr
+
+
+HEAP = """
+import ctypes, resource, sys, threading
+from triptych.nodes import realtime
+
+MIB = 1 << 20
+
+def faults_of_use() -> int:
+    # What receiving images does, in a thread of its own as the middleware has them.
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [libc.malloc(3 * MIB) for _ in range(5)]
+    for block in blocks:
+        ctypes.memset(block, 1, 3 * MIB)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for block in blocks:
+        libc.free(block)
+    return after - before
+
+assert realtime.tune_malloc()
+if sys.argv[1] == "touched":
+    assert realtime.touch_heap(24 * MIB)
+found = []
+thread = threading.Thread(target=lambda: found.append(faults_of_use()))
+thread.start(); thread.join()
+print(found[0])
+"""
+
+
+def test_a_heap_that_was_touched_costs_no_faults_when_the_first_images_come() -> None:
+    def faults(how: str) -> int:
+        source = {"PYTHONPATH": str(Path(realtime.__file__).parents[2])}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))} | source
+        done = subprocess.run(
+            [sys.executable, "-c", HEAP, how], env=environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        return int(done.stdout)
+
+    pages = 15 * (1 << 20) // 4096
+    untouched, touched = faults("untouched"), faults("touched")
+    assert untouched > pages / 2 and touched < pages / 20, (untouched, touched)
+
+
+def test_only_who_handles_images_touches_memory_in_advance() -> None:
+    assert {name for name, role in realtime.ROLES.items() if not role.heap_mib} == {"supervisor", "none"}

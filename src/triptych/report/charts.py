@@ -1,22 +1,17 @@
 """The figures of the report as inline SVG that follows the page's light or dark colours.
 
-Matplotlib draws with two stand-in colours, which :func:`_svg` replaces by the page's CSS colours. Series of any length
-are reduced to about :data:`MAX_POINTS` marks per line, so that the report of a long run stays small.
+Series of any length are reduced to about :data:`MAX_POINTS` marks per line, so that a long run's report stays small.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -24,12 +19,11 @@ from triptych.contract import DegradationState, Origin, Tier, TierResult
 from triptych.replay.record import RunRecord
 from triptych.report.schema import ResultJson, TierReport
 from triptych.report.summary import latency_ms, span_ns
+from triptych.report.svg import INK, STYLE, to_svg
 from triptych.viewing import words
 
 MAX_POINTS = 400
 MAX_FAULT_ROWS = 12
-INK, LINE = "#010101", "#020202"
-"""Stand-ins for the page's text and rule colours."""
 SPLIT_COLOURS = {
     "transport": words.SKY,
     "pre": words.YELLOW,
@@ -44,43 +38,24 @@ SPLIT_WORDS = {
     "post": "decoding",
     "other": "waiting and publishing",
 }
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "triptych",
-    "font.size": 10.0,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": LINE,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-}
 Floats = npt.NDArray[np.float64]
 
 
 def latency(record: RunRecord, result: ResultJson) -> str:
     """Histogram of FRESH latencies per tier against its budget."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.4, 2.9), layout="constrained")
         for index, tier in enumerate(Tier):
             axes = figure.add_subplot(1, 3, index + 1)
             report: TierReport = getattr(result.tiers, tier.key)
             values = [latency_ms(r) for r in _fresh(record, tier)]
             _histogram(axes, tier, report, [value for value in values if math.isfinite(value)])
-        return _svg(figure, "Latency of fresh results by tier, against the budget")
+        return to_svg(figure, "Latency of fresh results by tier, against the budget")
 
 
 def split(result: ResultJson) -> str:
     """Mean latency split per tier as share of its budget."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.4, 2.3), layout="constrained")
         axes = figure.add_subplot()
         reports = [(tier, getattr(result.tiers, tier.key)) for tier in Tier]
@@ -110,7 +85,7 @@ def split(result: ResultJson) -> str:
         axes.tick_params(axis="y", length=0)
         handles = [Patch(color=colour, label=SPLIT_WORDS[name]) for name, colour in SPLIT_COLOURS.items()]
         figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), handlelength=1.0)
-        return _svg(figure, "Mean latency split by tier, as share of the budget")
+        return to_svg(figure, "Mean latency split by tier, as share of the budget")
 
 
 def timeline(record: RunRecord, result: ResultJson) -> str:
@@ -118,7 +93,7 @@ def timeline(record: RunRecord, result: ResultJson) -> str:
     start_ns, end_ns = span_ns(record)
     end_s = max((end_ns - start_ns) / 1e9, 1e-3)
     fault_rows = min(len({f.fault for f in result.supervisor.faults}) + len(result.injections), MAX_FAULT_ROWS)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         heights = [0.5, *([0.24 * fault_rows + 0.1] if fault_rows else []), 0.26, 0.26, 0.26, 1.6, 1.9]
         figure = Figure(figsize=(10.4, 1.05 + 1.12 * sum(heights)), layout="constrained")
         panels = figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights})
@@ -137,7 +112,7 @@ def timeline(record: RunRecord, result: ResultJson) -> str:
             Patch(color=words.ORIGIN_COLOURS[origin], label=words.ORIGIN_WORDS[origin].lower()) for origin in Origin
         ]
         figure.legend(handles=handles, loc="outside upper right", ncols=3, title=None, handlelength=1.0)
-        return _svg(figure, "States, faults, origin of results and speed over time")
+        return to_svg(figure, "States, faults, origin of results and speed over time")
 
 
 def _histogram(axes: Axes, tier: Tier, report: TierReport, values: Sequence[float]) -> None:
@@ -336,18 +311,3 @@ def _bare(axes: Axes, label: str) -> None:
 
 def _fresh(record: RunRecord, tier: Tier) -> list[TierResult]:
     return [r for r in record.results_of(tier) if r.origin is Origin.FRESH]
-
-
-def _svg(figure: Figure, title: str) -> str:
-    """The figure as an SVG element with a title for screen readers, sized by the page."""
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(  # type: ignore[no-untyped-call]
-        buffer, metadata={"Date": None, "Creator": None, "Title": title}
-    )
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(
-        r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{title}">', text, count=1
-    )
-    return text.replace(INK, "currentColor").replace(LINE, "var(--rule)")

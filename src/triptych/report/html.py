@@ -56,9 +56,7 @@ def write_report(
 
 def render(record: RunRecord, result: ResultJson) -> str:
     """The report as HTML text."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
+    environment = page_environment()
     environment.filters.update(
         ms=_ms,
         number=_number,
@@ -68,8 +66,7 @@ def render(record: RunRecord, result: ResultJson) -> str:
         term=_term_words,
         plain=_plain,
     )
-    source = resources.files("triptych.report.templates").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return environment.get_template("report.html.j2").render(
         result=result,
         tiers=[(tier, getattr(result.tiers, tier.key)) for tier in Tier],
         bars={tier.key: _bar(getattr(result.tiers, tier.key)) for tier in Tier},
@@ -85,6 +82,25 @@ def render(record: RunRecord, result: ResultJson) -> str:
         state_colours={state.name: (colour, words.ink_on(colour)) for state, colour in words.STATE_COLOURS.items()},
         max_rows=MAX_ROWS,
         final=result.supervisor.states[-1] if result.supervisor.states else None,
+    )
+
+
+def page_environment(*packages: str) -> jinja2.Environment:
+    """Where report templates are found: in ``packages``, then here; all share ``style.css``."""
+
+    def source(name: str) -> str | None:
+        for package in (*packages, "triptych.report.templates"):
+            file = resources.files(package).joinpath(name)
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+        return None
+
+    return jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(source),
     )
 
 
