@@ -2,6 +2,8 @@
 #   make demo    three tiers and a supervisor drive the built-in scenario; report in demo_report/
 #   make test    all tests             make lint    style and types
 #   make bench   measure this machine  make clean   remove what the targets made
+#   make forge-demo   distil, prune, quantise, adapt, verify and bundle a small model; report in forge_report/
+#   make forge-test   the tests that need PyTorch, which make test skips
 # Another interpreter: make demo PYTHON=python3.12 (only counts when .venv is created)
 
 PYTHON ?= python3
@@ -9,11 +11,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_OUT ?= demo_report
 DEMO_ARGS ?=
+FORGE_OUT ?= forge_report
 BENCH_ARGS ?=
 TEST_ARGS ?=
 LINTED := src test launch bench scripts setup.py
 
-.PHONY: help demo test lint bench clean environment test-environment
+.PHONY: help demo test lint bench clean forge-demo forge-test environment test-environment forge-environment
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -31,12 +34,22 @@ test-environment:
 	$(need_python)
 	@"$(PYTHON)" scripts/environment.py --venv "$(VENV)" --extra test
 
+forge-environment:
+	$(need_python)
+	@"$(PYTHON)" scripts/environment.py --venv "$(VENV)" --extra test --extra forge
+
 demo: environment
 	@"$(BIN)/triptych" demo --out "$(DEMO_OUT)" $(DEMO_ARGS)
 
 # Python code comes from src/ (see pyproject.toml), messages and their libraries from the installed package.
 test: test-environment
 	@PYTHONPATH=src "$(BIN)/python" -m pytest $(TEST_ARGS)
+
+forge-test: forge-environment
+	@PYTHONPATH=src "$(BIN)/python" -m pytest test/forge test/language $(TEST_ARGS)
+
+forge-demo: forge-environment
+	@"$(BIN)/triptych" forge demo --out "$(FORGE_OUT)"
 
 lint: test-environment
 	@"$(BIN)/ruff" check $(LINTED)
@@ -47,4 +60,4 @@ bench: environment
 	@"$(BIN)/triptych" bench $(BENCH_ARGS)
 
 clean:
-	rm -rf "$(VENV)" build demo_report mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" build demo_report forge_report mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -172,8 +172,10 @@ def main():
             return 1
     log_path = venv / "install.log"
     requirement = str(ROOT) + ("[{}]".format(",".join(extras)) if extras else "")
+    pins = ROOT / "scripts" / "pins.txt"
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--constraint", str(pins), requirement]
     with log_path.open("w") as log:
-        status = run([str(venv / "bin" / "python"), "-m", "pip", "install", requirement], log, progress)
+        status = run(command, log, progress)
     if status:
         progress.end(f"Installation failed; the end of {log_path}:")
         lines = [line for line in log_path.read_text(errors="replace").splitlines() if line.strip()]
