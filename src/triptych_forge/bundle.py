@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
 from triptych.engines.manifest import load_manifest
-from triptych_forge.common import sha256_of
 from triptych_forge.decisions import read_decisions
+from triptych_forge.files import sha256_of
 
 BUNDLE_FILE = "bundle.json"
 DECISIONS_FILE = "decisions.jsonl"

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from triptych.contract import ConfigError
 from triptych_forge.bundle import check_bundle
 from triptych_forge.decisions import read_decisions
+from triptych_forge.demo.recipe import STEPS, DemoRecipe, folder_of
+from triptych_forge.operators import LIMIT, print_report, survey_operators
+from triptych_forge.steps import Step
+from triptych_forge.verify.command import verify_command
+
+EXIT_FAILED = 1
 
 app = typer.Typer(
     name="forge",
@@ -44,6 +51,73 @@ def check(
             table.add_row(name, kind, digest[:16])
     console.print(table)
     console.print(f"content {bundle.content_sha256[:16]}, {bundle.decisions} decisions: all files are as listed.")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the steps, the bundle and the report.")] = Path(
+        "forge_report"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = DemoRecipe.seed,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Of torch.")] = 2,
+) -> None:
+    """Distil, prune, quantise, adapt, verify and bundle a small model; exit 0 only if every check held."""
+    from triptych_forge.demo.run import run_demo
+
+    def begun(number: int, step: Step) -> None:
+        console.rule(f"{number + 1} of {len(STEPS)}: {step.title}", align="left")
+
+    report = run_demo(out, DemoRecipe(seed=seed), threads, begun)
+    table = Table()
+    for column in ("step", "check", "held"):
+        table.add_column(column, overflow="fold")
+    for section in report.sections:
+        for row in section.checks:
+            table.add_row(section.title, row.text, "[green]yes[/]" if row.held else "[red]no[/]")
+    console.print(table)
+    console.print(f"report: {out / 'report.html'}\nbundle: {folder_of(out, 'bundle') / 'bundle'}", highlight=False)
+    if not report.held:
+        raise typer.Exit(EXIT_FAILED)
+
+
+app.command("verify")(verify_command)
+
+
+@app.command()
+def operators(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    target: Annotated[str, typer.Argument(help="A table of config/forge/operators, e.g. tensorrt-gpu.")],
+    dim: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--dim", help="NAME=NUMBER: size of a free dimension, e.g. past=16."),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Greatest share of the work that may fall back.")
+    ] = LIMIT,
+    probe: Annotated[
+        bool, typer.Option("--probe/--no-probe", help="Ask the library too, where it is installed.")
+    ] = True,
+) -> None:
+    """Say which operators of a model a target covers; exit 0 only if little enough of the work would fall back."""
+    report = survey_operators(model, target, dims=sizes_of(dim), limit=limit, probe=probe)
+    print_report(report, console)
+    if not report.accepted:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def sizes_of(texts: list[str] | None) -> dict[str, int]:
+    """``["past=16"]`` as a mapping.
+
+    Raises:
+        ConfigError: not of that form.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts or []:
+        name, _, number = text.partition("=")
+        if not name or not number.isdecimal() or int(number) < 1:
+            raise ConfigError("must be NAME=NUMBER", field="--dim", value=text)
+        sizes[name] = int(number)
+    return sizes
 
 
 @app.command()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,19 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from triptych_forge.files import sha256_of, write_atomically
+
+__all__ = [
+    "flatten_optimiser",
+    "load_checkpoint",
+    "progress_bar",
+    "restore_optimiser",
+    "save_checkpoint",
+    "seed_everything",
+    "sha256_of",
+    "write_atomically",
+]
 
 META = "triptych"
 
@@ -27,27 +38,6 @@ def seed_everything(seed: int, threads: int) -> None:
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside ``path`` and rename, so that no reader ever sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, torch.Tensor]], meta: Mapping[str, Any]) -> None:

@@ -46,8 +46,8 @@ class Decision:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces; what is not finite becomes a text (``"nan"``, ``"inf"``)."""
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """ASCII JSON with sorted keys and no spaces; what is not finite becomes a text (``"nan"``, ``"inf"``)."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def read_decisions(path: Path) -> list[Decision]:
         ConfigError: unreadable, a line that is no decision, a wrong CRC or hash, a gap; says in which line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n") if path.stat().st_size else []
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", where=path) from None
     found: list[Decision] = []

@@ -39,6 +39,11 @@ class Table(_Model):
     rows: list[list[Cell]]
     note: str = ""
 
+    def is_numeric(self, column: int) -> bool:
+        """Whether a column is aligned as numbers: it holds some, and beside them nothing but gaps."""
+        cells = [row[column] for row in self.rows if row[column] is not None]
+        return bool(cells) and all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in cells)
+
 
 class Series(_Model):
     """One named line, row of bars or cloud of points."""
@@ -129,7 +134,7 @@ def read_report(path: Path) -> ForgeReport:
 def render(report: ForgeReport) -> str:
     """The page as HTML text; it loads nothing from anywhere."""
     environment = page_environment("triptych_forge.templates")
-    environment.filters.update(cell=cell, chart=lambda chart: Markup(draw(chart)), numeric=numeric)
+    environment.filters.update(cell=cell, chart=lambda chart: Markup(draw(chart)))
     return environment.get_template("forge.html.j2").render(report=report)
 
 
@@ -148,11 +153,6 @@ def cell(value: Cell) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.2e}"
-
-
-def numeric(value: Cell) -> bool:
-    """Whether a cell is aligned as a number."""
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def draw(chart: Chart) -> str:

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 import triptych_forge
 from triptych.contract import ConfigError
-from triptych_forge.common import write_atomically
 from triptych_forge.decisions import canonical
+from triptych_forge.files import write_atomically
 from triptych_forge.report import Section
 
 

@@ -55,7 +55,7 @@ def cache_key(pixels_sha256: str, preprocessing: str, position: int, adapter_sha
         pixels_sha256: hash of the picture as it came from the camera.
         preprocessing: what was done to it, e.g. the manifest's input section as canonical JSON.
         position: tokens in the prefix.
-        adapter_sha256: :attr:`Adapter.sha256`, or :data:`NO_ADAPTER`.
+        adapter_sha256: :attr:`LoadedAdapter.sha256`, or :data:`NO_ADAPTER`.
 
     Raises:
         ValueError: an empty part; it would match what it should not.
@@ -66,7 +66,7 @@ def cache_key(pixels_sha256: str, preprocessing: str, position: int, adapter_sha
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class LoadedAdapter:
     """A loaded, checked adapter.
 
     Attributes:
@@ -126,7 +126,7 @@ class AdaptedSession(OnnxSession):
             )
         self._options: ort.RunOptions | None = None
 
-    def activate(self, adapter: Adapter | None) -> None:
+    def activate(self, adapter: LoadedAdapter | None) -> None:
         """Let the runs from now on use ``adapter``, or the base weights."""
         if adapter is None:
             self._options = None
@@ -158,7 +158,7 @@ class AdapterStore:
 
     def __init__(self, session: AdaptedSession) -> None:
         self._session = session
-        self._by_content: dict[str, Adapter] = {}
+        self._by_content: dict[str, LoadedAdapter] = {}
         self._names: dict[str, str] = {}
         self._active = NO_ADAPTER
 
@@ -176,7 +176,7 @@ class AdapterStore:
         """Different contents kept."""
         return len(self._by_content)
 
-    def load(self, path: Path, name: str, sha256: str | None = None) -> Adapter:
+    def load(self, path: Path, name: str, sha256: str | None = None) -> LoadedAdapter:
         """Read, check and keep an adapter; the one in use stays in use, even under the same name.
 
         Args:
@@ -217,7 +217,7 @@ class AdapterStore:
                 field="sha256",
                 remedy="copy the file again or correct the manifest",
             )
-        adapter = Adapter(name, digest, sum(t.nbytes for t in tensors.values()), handle)
+        adapter = LoadedAdapter(name, digest, sum(t.nbytes for t in tensors.values()), handle)
         self._by_content.setdefault(digest, adapter)
         self._names[name] = digest
         self._drop_unreachable()

@@ -13,7 +13,7 @@ from triptych.language.tokeniser import Vocabulary
 from triptych_forge.common import progress_bar
 from triptych_forge.vlm.batches import Taught
 from triptych_forge.vlm.model import Vlm
-from triptych_forge.vlm.scenes import TICK_S, Scenes, scenario_hash
+from triptych_forge.vlm.scenes import TICK_S, Scenes, scenario_hash, shrink
 from triptych_forge.vlm.words import STANDING, answer_tokens
 
 POSITIONS = 12
@@ -36,6 +36,7 @@ def taught_by(teacher: Vlm, vocabulary: Vocabulary, scenes: Scenes, cache: Path,
     ticks = len(scenes.truths[0])
     out = np.zeros((len(scenes), ticks, POSITIONS, len(vocabulary)), np.float16)
     count = teacher.shape.frames
+    size = (teacher.shape.width_px, teacher.shape.height_px)
     with progress_bar() as bar, torch.no_grad():
         task = bar.add_task("asking the teacher", total=len(places), note="")
         for start in range(0, len(places), batch):
@@ -43,7 +44,7 @@ def taught_by(teacher: Vlm, vocabulary: Vocabulary, scenes: Scenes, cache: Path,
             frames, ages, rows, lengths = [], [], [], []
             for drive, tick in some:
                 chosen = [max(0, tick - SPACING_TICKS * back) for back in reversed(range(count))]
-                frames.append(scenes.clip(drive, chosen))
+                frames.append(np.stack([shrink(picture, size) for picture in scenes.clip(drive, chosen)]))
                 ages.append([(tick - at) * TICK_S for at in chosen])
                 answer, _ = answer_tokens(vocabulary, scenes.truths[drive][tick], STANDING)
                 fields = [token for token in answer if ":" in vocabulary.tokens[token]]

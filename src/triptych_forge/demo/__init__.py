@@ -1,0 +1,1 @@
+"""The whole tool chain on a small case: ``triptych forge demo``."""

@@ -1,0 +1,307 @@
+"""Steps that adapt the student, prove what it says, and pack it: adapt, verify, bundle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from triptych.engines.check import check
+from triptych.language.adapters import AdaptedSession, AdapterStore, measure
+from triptych_forge.adapt.export import export_switchable, write_adapter
+from triptych_forge.adapt.lora import Adapter, attach, merge, model_sha256, save_adapter, train_adapter
+from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
+from triptych_forge.decisions import DecisionLog, canonical, read_decisions
+from triptych_forge.demo.context import STUDENT, Context, progress_of
+from triptych_forge.demo.data import decoder_inputs, places, scene_batch, spread
+from triptych_forge.demo.engines import describe, golden_of
+from triptych_forge.demo.recipe import SCENES
+from triptych_forge.distil.sequence import Clips, Rows
+from triptych_forge.report import Check, Section, Table
+from triptych_forge.verify.command import load_report, verify
+from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
+from triptych_forge.verify.engines import BundleSubject, TorchSubject, heads_of
+from triptych_forge.verify.result import Check as Row
+from triptych_forge.verify.scenes import FIRST_SEED, drive_views, to_samples
+from triptych_forge.vlm.model import Vlm
+
+ADAPTER_BATCH, ADAPTER_BATCHES = 16, 6
+MERGED_DIFFERENCE = 1e-5
+WORDS_PER_ANSWER = 18
+
+
+def adapt_step(context: Context, folder: Path) -> Section:
+    """An adapter per scene: trained, merged, and switched without rebuilding."""
+    log, model, scenes, unseen = context.log(folder), context.pruned(), context.scenes(), context.scenes(test=True)
+    vocabulary, recipe = context.vocabulary, context.recipe
+    decoder, base = model.decoder, model_sha256(model.decoder)
+    plain = context.folder("quantise") / "float" / "decoder.onnx"
+    judged = {scene: _batch(context, model, unseen, scene, 1) for scene in SCENES}
+    rows, merged, adapters = [], [], {}
+    for scene in SCENES:
+        batches = [_batch(context, model, scenes, scene, number) for number in range(ADAPTER_BATCHES)]
+        with progress_of(f"adapter for {scene}") as progress:
+            trained = train_adapter(
+                decoder, batches, _loss, scene=scene, rank=recipe.rank, alpha=2.0 * recipe.rank,
+                steps=recipe.adapter_steps, seed=recipe.seed, recipe=asdict(recipe), progress=progress, log=log,
+            ).adapter  # fmt: skip
+        adapters[scene] = trained
+        save_adapter(folder / f"{scene}.safetensors", trained)
+        whole = merge(decoder, trained)
+        merged.append(_greatest_difference(attach(decoder, trained), whole, judged[scene]))
+        with torch.no_grad():
+            losses = [float(_loss(net, judged[scene])) for net in (decoder, whole)]
+        size = sum(t.numel() for t in trained.tensors.values())
+        rows.append([scene, size, losses[0], losses[1], merged[-1]])
+        log.add("adapt.merged", scene, greatest_difference=merged[-1], loss_before=losses[0], loss_after=losses[1])
+    graph = export_switchable(plain, folder / "decoder.onnx", adapters[SCENES[0]].layers, base)
+    feed = decoder_inputs(model, vocabulary, unseen, places(unseen)[:1])[0].feed()
+    same, times, names = _switched(folder, graph, adapters, feed)
+    log.add("adapt.switch", "decoder", exact=same, switch_ms=times.switch_ms)
+    return Section(
+        key="",
+        title="",
+        text=f"Low-rank adapters (rank {recipe.rank}) of the decoder. Merged, they cost nothing at run time; exchanged "
+        "at run time, the graph stays as it is and content, not name, decides what is used.",
+        checks=[
+            Check(
+                text=f"Merged and unmerged agree within {MERGED_DIFFERENCE:g} (greatest difference {max(merged):.1e}).",
+                held=max(merged) <= MERGED_DIFFERENCE,
+            ),
+            Check(text=f"{names[0]}, {names[1]}, {names[0]} again: the same output bit for bit.", held=same),
+        ],
+        tables=[
+            Table(
+                title="Adapters",
+                columns=["scene", "parameters", "loss before, nats", "loss after, nats", "merged differs by"],
+                rows=rows,
+                note="Losses are on pictures of that scene from unseen drives.",
+            ),
+            Table(
+                title="Switching",
+                columns=["switch, ms", "first run after it, ms", "a run without a switch, ms"],
+                rows=[[times.switch_ms, times.first_run_ms, times.steady_run_ms]],
+            ),
+        ],
+    )
+
+
+def _batch(
+    context: Context, model: Vlm, scenes: object, scene: str, number: int
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Tokens, picture memory and weights of some places of a scene."""
+    found = places(scenes, scene)  # type: ignore[arg-type]
+    clips, rows = scene_batch(context.vocabulary, scenes, spread(found, ADAPTER_BATCH, number), model.shape)  # type: ignore[arg-type]
+    return _remembered(model, clips, rows)
+
+
+@torch.no_grad()
+def _remembered(model: Vlm, clips: Clips, rows: Rows) -> tuple[Tensor, list[Tensor], Tensor]:
+    return rows.tokens, model.encoder(clips.frames, clips.ages_s), rows.weights
+
+
+def _logits(decoder: nn.Module, batch: tuple[Tensor, list[Tensor], Tensor]) -> Tensor:
+    tokens, memory, _ = batch
+    ids = tokens[:, :-1]
+    logits: Tensor = decoder(ids, torch.arange(ids.shape[1]).expand_as(ids), memory)[0]
+    return logits
+
+
+def _loss(decoder: nn.Module, batch: tuple[Tensor, list[Tensor], Tensor]) -> Tensor:
+    """Cross-entropy with the true next tokens, nats."""
+    tokens, _, weights = batch
+    found = nn.functional.cross_entropy(_logits(decoder, batch).transpose(1, 2), tokens[:, 1:], reduction="none")
+    return (found * weights).sum() / weights.sum()
+
+
+@torch.no_grad()
+def _greatest_difference(one: nn.Module, other: nn.Module, batch: tuple[Tensor, list[Tensor], Tensor]) -> float:
+    return float((_logits(one, batch) - _logits(other, batch)).abs().max())
+
+
+def _switched(folder: Path, graph: Path, adapters: dict[str, Adapter], feed: dict) -> tuple:  # type: ignore[type-arg]
+    """A, B, A: whether the first and the last output are the same bit for bit; and the times of switching."""
+    session = AdaptedSession(graph)
+    store = AdapterStore(session)
+    names = list(adapters)
+    for name, adapter in adapters.items():
+        path = folder / f"{name}.onnx_adapter"
+        store.load(path, name, write_adapter(adapter, path))
+    outputs = []
+    for name in (names[0], names[1], names[0]):
+        store.use(name)
+        outputs.append([np.asarray(o).copy() for o in session.run(feed)])
+    same = all(np.array_equal(a, b) for a, b in zip(outputs[0], outputs[2], strict=True))
+    differ = not np.array_equal(outputs[0][0], outputs[1][0])
+    return same and differ, measure(session, store, names, feed), names
+
+
+class TeacherForced(nn.Module):
+    """A VLM with the inputs of a bundle: (N, H, W, 3) frames, (N,) ages, (1, T) tokens to logits."""
+
+    def __init__(self, model: Vlm) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, frames: Tensor, ages_s: Tensor, input_ids: Tensor) -> Tensor:
+        """(1, T, vocabulary)."""
+        logits: Tensor = self.model(frames[None], ages_s[None], input_ids)[0]
+        return logits
+
+
+def verify_step(context: Context, folder: Path) -> Section:
+    """Two gates: the export says what torch says, and the small engine what the student said."""
+    log, recipe = context.log(folder), context.recipe
+    exported = BundleSubject(context.folder("quantise") / "float", "ONNX Runtime")
+    torch_side = TorchSubject(TeacherForced(context.pruned()), exported.inputs, exported.outputs, "torch")
+    count = -(-recipe.verify_positions // WORDS_PER_ANSWER)
+    with progress_of("pictures to compare on") as progress:
+        views = drive_views(count, 1, FIRST_SEED)
+        samples = to_samples(exported, exported.manifest, views, count, progress)
+    limits = ConversionLimits(positions_min=recipe.verify_positions)
+    with progress_of("conversion gate") as progress:
+        conversion = conversion_gate(torch_side, exported, samples, heads_of(exported), limits, progress=progress)
+    original, small = context.folder("distil") / "distilled", context.folder("quantise") / "chosen"
+    bars = progress_of("compression gate")
+    with bars as progress:
+        report = verify(
+            original, small, out=folder, gate="compression", max_loss=recipe.max_loss,
+            positions=recipe.verify_positions, progress=lambda _what, done, total: progress(done, total),
+        )  # fmt: skip
+    assert report.compression is not None
+    log.add("verify.conversion", "pruned", passed=conversion.passed, reasons=conversion.reasons)
+    log.add("verify.compression", "engine", passed=report.passed, reasons=report.reasons)
+    kinds = ", ".join(sorted({f.kind for f in report.findings})) or "none"
+    return Section(
+        key="",
+        title="",
+        text="Conversion: same numerics, the exported graph against torch, token by token along true answers. "
+        "Compression: pruned and quantised against the student as distilled; at most "
+        f"{recipe.max_loss:.0%} may be lost.",
+        checks=[
+            Check(text=f"Conversion gate passed on {conversion.samples} pictures.", held=conversion.passed),
+            Check(text=f"Compression gate passed on {report.compression.samples} pictures.", held=report.passed),
+        ],
+        tables=[
+            _gate("Conversion gate: torch against ONNX Runtime", conversion.checks),
+            _gate("Compression gate: whole student against the small engine", report.compression.checks),
+            Table(
+                title="By condition",
+                columns=["condition", "metric", "pictures", "whole", "small", "loss"],
+                rows=[
+                    [s.slice, s.metric, s.samples, s.original, s.compressed, s.loss] for s in report.compression.slices
+                ],
+                note=f"Kinds of error found: {kinds}.",
+            ),
+        ],
+    )
+
+
+def _gate(title: str, rows: list[Row]) -> Table:
+    return Table(
+        title=title,
+        columns=["check", "found", "", "needed", "held"],
+        rows=[[r.name, float(r.value), {"<=": "≤", ">=": "≥"}[r.relation], float(r.limit), r.passed] for r in rows],
+    )
+
+
+def bundle_step(context: Context, folder: Path) -> Section:
+    """Everything a vehicle needs, and the evidence of how it came to be; checked as the vehicle would."""
+    recipe = context.recipe
+    chosen, work = context.folder("quantise") / "chosen", folder / "engine"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(chosen, work)
+    model = context.pruned()
+    training = recipe.training(STUDENT, recipe.student_steps, recipe.teacher_share)
+    describe(model, training, work, golden_of(work, context.scenes(test=True)))
+    log = _joined(context, folder / DECISIONS_FILE)
+    calibration = (context.folder("quantise") / "calibration.sha256").read_text().strip()
+    files: dict[str, Path | bytes] = {p.name: p for p in sorted(work.iterdir())}
+    for scene in SCENES:
+        files[f"adapters/{scene}.safetensors"] = context.folder("adapt") / f"{scene}.safetensors"
+    files |= {
+        RECIPE_FILE: (json.dumps(asdict(recipe), indent=1) + "\n").encode(),
+        DECISIONS_FILE: log.path,
+        FIDELITY_FILE: context.folder("verify") / "fidelity.json",
+        CARD_FILE: _card(context).encode(),
+    }
+    bundle = write_bundle(folder / "bundle", files, calibration)
+    again = write_bundle(folder / "again", files, calibration)
+    shutil.rmtree(folder / "again")
+    rows = check(folder / "bundle")
+    checked = check_bundle(folder / "bundle")
+    kinds: dict[str, int] = {}
+    for decision in log.decisions:
+        kinds[decision.kind] = kinds.get(decision.kind, 0) + 1
+    return Section(
+        key="",
+        title="",
+        text=f"Content hash {bundle.content_sha256}. `triptych engines check` and `triptych forge check` take it.",
+        checks=[
+            Check(
+                text="The vehicle's own checks accept the engine, its start-up self-test included.",
+                held=all(row.ok for row in rows),
+            ),
+            Check(text="Every file is as listed, and the decision log's chain is whole.", held=checked == bundle),
+            Check(
+                text="Packed again from the same files, its content has the same hash.",
+                held=again.content_sha256 == bundle.content_sha256,
+            ),
+        ],
+        tables=[
+            Table(
+                title="The vehicle's checks",
+                columns=["check", "held", "detail"],
+                rows=[[row.check, row.ok, row.detail] for row in rows],
+            ),
+            Table(
+                title="Decisions on record",
+                columns=["kind", "number"],
+                rows=[[kind, number] for kind, number in sorted(kinds.items())],
+            ),
+            Table(
+                title="Files",
+                columns=["file", "kind", "bytes", "SHA-256"],
+                rows=[
+                    [name, kind, (folder / "bundle" / name).stat().st_size, digest[:16]]
+                    for kind, listed in (("content", bundle.content), ("evidence", bundle.evidence))
+                    for name, digest in listed.items()
+                ],
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _joined(context: Context, path: Path) -> DecisionLog:
+    """All steps' decisions as one chain."""
+    path.unlink(missing_ok=True)
+    log = DecisionLog(path, asdict(context.recipe))
+    for step in ("distil", "prune", "quantise", "adapt", "verify"):
+        for decision in read_decisions(context.folder(step) / DECISIONS_FILE):
+            log.add(decision.kind, decision.subject, **{**decision.facts, "step": step})
+    return log
+
+
+def _card(context: Context) -> str:
+    report = load_report(context.folder("verify") / FIDELITY_FILE)
+    assert report.compression is not None
+    lines = [
+        "# forge-demo",
+        "",
+        "A small vision-language model that shows the tool chain. It is no engine to drive with.",
+        "",
+        f"Recipe: `{canonical(asdict(context.recipe))}`",
+        "",
+        f"Compression gate: {'passed' if report.passed else 'failed'} on {report.samples} pictures of {report.data}.",
+        "",
+        "| metric | whole student | this engine |",
+        "|---|---|---|",
+        *(f"| {m.metric} | {m.original:.3f} | {m.compressed:.3f} |" for m in report.compression.metrics),
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""The numbers of the demonstration, and the folder layout that its steps share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from triptych_forge.vlm.train import Recipe
+
+NAME = "forge-demo"
+TEACHER, STUDENT = "demo-teacher", "demo-student"
+STEPS = ("render", "teach", "distil", "prune", "quantise", "adapt", "verify", "bundle")
+SCENES = ("night", "rain")
+"""Adapters are made for these."""
+
+
+@dataclass(frozen=True)
+class DemoRecipe:
+    """Numbers of one run; all of them decide the outcome.
+
+    Attributes:
+        seed: of everything random.
+        drives: rendered drives to learn from; a multiple of 20, as the others.
+        test_drives: to judge on.
+        teacher_steps, student_steps: of training.
+        batch: pictures per step.
+        mend_steps: of each way to mend the alignment.
+        prune_ratio: share of the prunable channels that goes.
+        tune_steps: of training after pruning.
+        calibration: pictures that ranges are taken from; as many more are held out.
+        qat_steps: of quantisation-aware training of the decoder.
+        adapter_steps, rank: of the adapters.
+        verify_positions: tokens compared under teacher forcing.
+        max_loss: greatest loss of the compressed engine that the compression gate takes.
+        teacher_share: of the teacher's word against the truth's.
+        timed_runs: of every engine whose time decides.
+    """
+
+    seed: int = 41
+    drives: int = 160
+    test_drives: int = 60
+    teacher_steps: int = 600
+    student_steps: int = 600
+    batch: int = 24
+    mend_steps: int = 40
+    prune_ratio: float = 0.4
+    tune_steps: int = 250
+    calibration: int = 48
+    qat_steps: int = 80
+    adapter_steps: int = 80
+    rank: int = 4
+    verify_positions: int = 9985
+    max_loss: float = 0.05
+    teacher_share: float = 0.5
+    timed_runs: int = 100
+
+    def training(self, model: str, steps: int, teacher_share: float = 0.0) -> Recipe:
+        """The training recipe of one model."""
+        return Recipe(
+            model,
+            self.seed,
+            steps,
+            self.batch,
+            self.drives,
+            warm_up=max(1, steps // 10),
+            teacher_share=teacher_share,
+            average=0.99,
+        )
+
+
+def folder_of(work: Path, step: str) -> Path:
+    """Where a step leaves its files; as :func:`triptych_forge.steps.run_steps` lays them out."""
+    return work / f"{STEPS.index(step) + 1:02d}-{step}"

@@ -1,0 +1,238 @@
+"""Steps that make the student smaller: prune, quantise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from triptych_forge.demo.context import FIGURE_COLUMNS, SHAPES, STUDENT, TEACHER, Context, figure_row, progress_of
+from triptych_forge.demo.data import decoder_inputs, encoder_feed, places, sequence_batches, spread
+from triptych_forge.demo.engines import ANY_GOLDEN, describe, figures_of, graph_bytes, write_engine
+from triptych_forge.distil.loop import Options, distil
+from triptych_forge.distil.sequence import SequenceBatch, run_student, run_teacher, sequence_loss
+from triptych_forge.prune.sensitivity import sensitivity
+from triptych_forge.prune.structured import Cost, PruneResult, Target, prune, save_pruned
+from triptych_forge.quantise.accept import accept_if_faster
+from triptych_forge.quantise.calibrate import hash_of
+from triptych_forge.quantise.ptq import PtqOptions, compare_methods, layers, prepare
+from triptych_forge.quantise.weights import QatPlan, compare_weight_methods, standard_makers
+from triptych_forge.report import Chart, Check, Section, Series, Table
+
+PROTECTED = ("decoder", "encoder.keys_values", "encoder.finder", "encoder.whole")
+"""The decoder is quantised; keys, values and the whole picture's token are what it reads."""
+TUNE_RATE = 1e-3
+FISHER_BATCHES = 6
+SMALLEST_KL_NATS = 0.02
+"""A 4-bit decoder further than this from its parent is not taken."""
+
+
+def run_all(model: nn.Module, *inputs: Tensor) -> object:
+    """Everything that must stay consistent: logits and what is where."""
+    return model(*inputs)
+
+
+def prune_step(context: Context, folder: Path) -> Section:
+    """Take channels out of the encoder, then train on: from the truth alone, and with the teacher."""
+    log, unseen = context.log(folder), context.scenes(test=True)
+    student, teacher = context.student(), context.teacher()
+    recipe = context.recipe.training(STUDENT, context.recipe.student_steps)
+    first = next(_batches(context, 0))
+    example = (first.student.frames[:1], first.student.ages_s[:1], first.rows.tokens[:1, :-1])
+
+    def true_loss(model: nn.Module, batch: SequenceBatch) -> Tensor:
+        return sequence_loss(1.0, 1.0)(run_student(model, batch), run_student(model, batch), batch)  # type: ignore[arg-type]
+
+    source = _batches(context, 100_000)
+    with progress_of("sensitivity") as progress:
+        fisher = sensitivity(student, [next(source) for _ in range(FISHER_BATCHES)], true_loss, progress=progress)
+    found = {
+        rule: prune(
+            student, example, Target(ratio=context.recipe.prune_ratio), forward=run_all, protect=PROTECTED,
+            sensitivities=known, importance="sensitivity" if known else "l1", round_to=4, log=log,
+            subject=f"student, {rule}",
+        )
+        for rule, known in (("same share", None), ("by sensitivity", fisher))
+    }  # fmt: skip
+    pruned = found["by sensitivity"]
+    whole = context.folder("distil") / "distilled"
+    rows = [figure_row("student, whole", whole, figures_of(whole, unseen))]
+    kept: dict[str, nn.Module] = {}
+    for name, result in found.items():
+        engine = write_engine(result.model, recipe, folder / name.replace(" ", "-"))  # type: ignore[arg-type]
+        rows.append(figure_row(f"pruned, {name}, not tuned", engine, figures_of(engine, unseen)))
+    losses: list[Series] = []
+    for name, alpha in (("truth alone", 1.0), ("with distillation", 1.0 - context.recipe.teacher_share)):
+        model = copy.deepcopy(pruned.model)
+        with progress_of(f"tuning, {name}") as progress:
+            outcome = distil(
+                model, teacher, lambda step: _batches(context, 200_000 + step), sequence_loss(alpha, 1.5),
+                context.recipe.tune_steps, TUNE_RATE, folder / f"{name.replace(' ', '-')}.safetensors", log, progress,
+                options=Options(warm_up_steps=20, average=0.98, clip_norm=1.0), seed=context.recipe.seed,
+                run_student=run_student, run_teacher=run_teacher, subject=f"pruned student, {name}",
+            )  # fmt: skip
+        kept[name] = model
+        engine = write_engine(model, recipe, folder / f"tuned-{name.replace(' ', '-')}")  # type: ignore[arg-type]
+        rows.append(figure_row(f"pruned, tuned, {name}", engine, figures_of(engine, unseen)))
+        losses.append(_smoothed(name, outcome.losses))
+    save_pruned(folder / "pruned.safetensors", kept["with distillation"])
+    log.add("prune.taken", "with distillation", rows={str(r[0]): r[1:] for r in rows})
+    return _prune_section(context, pruned, rows, losses)
+
+
+def _prune_section(context: Context, pruned: PruneResult, rows: list, losses: list[Series]) -> Section:  # type: ignore[type-arg]
+    before, after = pruned.before, pruned.after
+    given = sorted((d for d in pruned.layers if d.group), key=lambda d: -(d.sensitivity or 0.0))
+    return Section(
+        key="",
+        title="",
+        text=f"{pruned.removed_share:.0%} of the encoder's prunable channels went, the least sensitive first; the "
+        "decoder is left to quantisation.",
+        checks=[
+            Check(
+                text="The pruned net computes what the whole one does with the same channels set to 0 "
+                f"(difference {pruned.exactness:.1e} of its range).",
+                held=pruned.exactness < 1e-3,
+            ),
+            Check(
+                text=f"It reads {before.bytes_read / after.bytes_read:.2f} times fewer bytes.",
+                held=after.bytes_read < before.bytes_read,
+            ),
+        ],
+        tables=[
+            Table(title="On unseen drives", columns=FIGURE_COLUMNS, rows=rows),
+            Table(
+                title="Cost of one inference",
+                columns=["model", "parameters", "MACs", "bytes read"],
+                rows=[_cost("whole", before), _cost("pruned", after)],
+            ),
+            Table(
+                title="Layers",
+                columns=["layer", "channels before", "channels after", "sensitivity"],
+                rows=[[d.layer, d.channels_before, d.channels_after, d.sensitivity] for d in given],
+                note="Sensitivity: rise of the loss if the layer's weights became 0, from diagonal Fisher information.",
+            ),
+        ],
+        charts=[Chart(kind="line", title="Loss while tuning", x_label="step", y_label="loss, nats", series=losses)],
+    )  # fmt: skip
+
+
+def _cost(name: str, cost: Cost) -> list:  # type: ignore[type-arg]
+    return [name, cost.parameters, cost.macs, cost.bytes_read]
+
+
+def _smoothed(name: str, losses: tuple[float, ...], points: int = 40) -> Series:
+    width = max(1, len(losses) // points)
+    x = [start + width / 2 for start in range(0, len(losses) - width + 1, width)]
+    return Series(
+        name=name, x=x, y=[sum(losses[s : s + width]) / width for s in range(0, len(losses) - width + 1, width)]
+    )
+
+
+def _batches(context: Context, first: int) -> Iterator[SequenceBatch]:
+    return sequence_batches(
+        context.scenes(), context.vocabulary, SHAPES[STUDENT], SHAPES[TEACHER], context.recipe.batch,
+        context.recipe.seed, first,
+    )  # fmt: skip
+
+
+def quantise_step(context: Context, folder: Path) -> Section:
+    """Integers in the encoder, 4 or 8 bits in the decoder; only what is not slower than its parent is taken."""
+    log, scenes, unseen, model = context.log(folder), context.scenes(), context.scenes(test=True), context.pruned()
+    recipe = context.recipe.training(STUDENT, context.recipe.student_steps)
+    parent = write_engine(model, recipe, folder / "float")
+    every, count = places(scenes), context.recipe.calibration
+    calibration = [encoder_feed(scenes, place, model.shape) for place in spread(every, count)]
+    held_out = [encoder_feed(unseen, place, model.shape) for place in spread(places(unseen), count)]
+    prepared = prepare(parent / "encoder.onnx", folder / "prepared.onnx")
+    with progress_of("ranges of the encoder") as progress:
+        methods = compare_methods(
+            prepared, calibration, held_out, folder / "encoder", PtqOptions(), log=log, progress=progress
+        )
+    best = folder / "encoder" / f"{methods[0].method}.onnx"
+    faster = accept_if_faster(parent / "encoder.onnx", best, held_out, log, runs=context.recipe.timed_runs)
+
+    texts = decoder_inputs(model, context.vocabulary, scenes, spread(every, count, 1))
+    unseen_texts = decoder_inputs(model, context.vocabulary, unseen, spread(places(unseen), count, 1))
+    makers = standard_makers(model.decoder, texts, plan=QatPlan(steps=context.recipe.qat_steps))
+    with progress_of("decoders") as progress:
+        rows = compare_weight_methods(
+            parent / "decoder.onnx", makers, [t.feed() for t in unseen_texts], folder / "decoder", log=log,
+            runs=context.recipe.timed_runs // 2, progress=progress,
+        )  # fmt: skip
+    usable = sorted((r for r in rows if r.method != "float" and r.kl <= SMALLEST_KL_NATS), key=lambda r: (r.bytes, r.kl))
+    decoder, decisions = parent / "decoder.onnx", []
+    for row in usable:
+        child = folder / "decoder" / f"{row.method}.onnx"
+        verdict = accept_if_faster(
+            parent / "decoder.onnx", child, [t.feed() for t in unseen_texts], log, runs=context.recipe.timed_runs
+        )
+        decisions.append(["decoder", row.method, verdict.accepted, verdict.parent.median_ms, verdict.child.median_ms])
+        if verdict.accepted:
+            decoder = child
+            break
+    encoder = best if faster.accepted else parent / "encoder.onnx"
+    chosen = folder / "chosen"
+    chosen.mkdir(exist_ok=True)
+    for name, source in (("encoder.onnx", encoder), ("decoder.onnx", decoder)):
+        (chosen / name).write_bytes(source.read_bytes())
+    describe(model, recipe, chosen, ANY_GOLDEN)
+    log.add("quantise.chosen", "engine", encoder=encoder.name, decoder=decoder.name, bytes=graph_bytes(chosen))
+    (folder / "calibration.sha256").write_text(hash_of([*calibration, *(t.feed() for t in texts)]) + "\n")
+    decisions.insert(
+        0, ["encoder", methods[0].method, faster.accepted, faster.parent.median_ms, faster.child.median_ms]
+    )
+    quantised = len(layers(prepared))
+    return Section(
+        key="",
+        title="",
+        text=f"The encoder's {quantised} weighted layers to 8-bit integers, weights per channel, ranges from "
+        f"{count} training pictures; the decoder's matrices to 4 bits in groups of 32 inputs, or to 8.",
+        checks=[
+            Check(
+                text=f"In integers the encoder is at most 3 % off on unseen pictures (L2: {methods[0].error:.2%}).",
+                held=methods[0].error <= 0.03,
+            ),
+            Check(
+                text="No part that is slower than its parent was taken.",
+                held=all(d[2] or d[1] not in (encoder.stem, decoder.stem) for d in decisions),
+            ),
+        ],
+        tables=[
+            Table(
+                title="Ranges of the encoder",
+                columns=["method", "relative L2 on unseen pictures"],
+                rows=[[m.method, m.error] for m in methods],
+            ),
+            Table(
+                title="One decoder, several ways",
+                columns=["method", "bytes", "relative L2", "KL, nats", "ms", "speed against float", "beats rounding"],
+                rows=[[r.method, r.bytes, r.error, r.kl, r.median_ms, r.speed, r.beats_rtn] for r in rows],
+                note="rtn: round to nearest. ptq-int8 and qat-int8: 8 bits, without and with training.",
+            ),
+            Table(
+                title="Taken only if not slower",
+                columns=["part", "candidate", "accepted", "parent ms", "candidate ms"],
+                rows=decisions,
+            ),
+            Table(
+                title="On unseen drives",
+                columns=FIGURE_COLUMNS,
+                rows=[
+                    figure_row("pruned, float", parent, figures_of(parent, unseen)),
+                    figure_row("as chosen", chosen, figures_of(chosen, unseen)),
+                ],
+            ),
+        ],
+        charts=[
+            Chart(
+                kind="scatter",
+                title="Size of the decoder against its error",
+                x_label="kB",
+                y_label="relative L2 of the logits",
+                series=[Series(name=r.method, x=[r.bytes / 1e3], y=[r.error]) for r in rows if r.method != "float"],
+            )
+        ],
+    )

@@ -1,0 +1,131 @@
+"""The demonstration's chain on pictures that cost nothing, and the command line around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the forge extra is not installed")
+pytest.importorskip("torch_pruning", reason="the forge extra is not installed")
+pytest.importorskip("peft", reason="the forge extra is not installed")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from triptych.contract import Advice, ConfigError, Hazard, Light, Road, Weather  # noqa: E402
+from triptych_forge.bundle import check_bundle  # noqa: E402
+from triptych_forge.command import app, sizes_of  # noqa: E402
+from triptych_forge.decisions import read_decisions  # noqa: E402
+from triptych_forge.demo.context import Context  # noqa: E402
+from triptych_forge.demo.data import places, spread  # noqa: E402
+from triptych_forge.demo.recipe import STEPS, DemoRecipe, folder_of  # noqa: E402
+from triptych_forge.demo.run import run_demo  # noqa: E402
+from triptych_forge.report import read_report  # noqa: E402
+from triptych_forge.vlm.scenes import SHARD, STORED_PX, TICKS, Scenes  # noqa: E402
+from triptych_forge.vlm.words import Truth  # noqa: E402
+
+SMALL = DemoRecipe(
+    drives=SHARD, test_drives=SHARD, teacher_steps=12, student_steps=12, batch=4, mend_steps=2, tune_steps=4,
+    calibration=4, qat_steps=2, adapter_steps=2, rank=2, verify_positions=60, timed_runs=4,
+)  # fmt: skip
+
+
+def drawn(seed: int) -> Scenes:
+    """Drives whose brightness says the light and whose left half says the weather; every field varies."""
+    generator = np.random.default_rng(seed)
+    frames = generator.integers(0, 60, (SHARD, TICKS, STORED_PX[1], STORED_PX[0], 3), dtype=np.uint8)
+    truths = []
+    for drive in range(SHARD):
+        light, weather = (Light.DAY, Light.NIGHT)[drive % 2], (Weather.CLEAR, Weather.RAIN)[drive // 2 % 2]
+        road = (Road.HIGHWAY, Road.RURAL, Road.URBAN)[drive % 3]
+        frames[drive] += np.uint8(120 if light is Light.DAY else 0)
+        frames[drive, :, :, : STORED_PX[0] // 2] += np.uint8(60 if weather is Weather.RAIN else 0)
+        hazards = (Hazard.LEAD_VEHICLE,) if drive % 5 == 0 else ()
+        truths.append((Truth(road, weather, light, hazards, Advice.CAUTION if hazards else Advice.PROCEED),) * TICKS)
+    return Scenes((frames,), tuple(truths))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run, with drawn pictures in the place of rendered ones."""
+    folder: Path = tmp_path_factory.mktemp("forge")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "scenes", lambda self, test=False: drawn(2 if test else 1))
+        run_demo(folder, SMALL, threads=1)
+    return folder
+
+
+def test_every_step_leaves_a_section(out: Path) -> None:
+    report = read_report(out / "report.json")
+    assert [section.key for section in report.sections] == list(STEPS)
+    assert all(section.tables for section in report.sections)
+    assert (out / "report.html").read_text().count("<h2>") >= 1
+
+
+def test_what_does_not_hang_on_training_holds(out: Path) -> None:
+    """Accuracy after a dozen steps is nobody's; that the parts fit together is not a matter of training."""
+    checks = {
+        check.text: check.held for section in read_report(out / "report.json").sections for check in section.checks
+    }
+    for part in ("with the same channels set to 0", "Merged and unmerged", "bit for bit",
+                 "as listed", "same hash", "slower than its parent"):  # fmt: skip
+        found = [held for text, held in checks.items() if part in text]
+        assert found == [True], part
+
+
+def test_the_vehicle_loads_the_bundle(out: Path) -> None:
+    """The last of its checks, the self-test, may well find an engine of a dozen steps too unsure of itself."""
+    rows = read_report(out / "report.json").sections[-1].tables[0].rows
+    assert [row[:2] for row in rows[:4]] == [[n, True] for n in ("manifest", "golden picture", "files", "load")]
+
+
+def test_the_bundle_is_whole_and_its_decisions_are_one_chain(out: Path) -> None:
+    folder = folder_of(out, "bundle") / "bundle"
+    bundle = check_bundle(folder)
+    assert {"encoder.onnx", "decoder.onnx", "adapters/night.safetensors", "recipe.json"} <= set(bundle.content)
+    assert json.loads((folder / "recipe.json").read_text())["prune_ratio"] == SMALL.prune_ratio
+    kinds = {decision.kind for decision in read_decisions(folder / "decisions.jsonl")}
+    assert {"prune.layer", "prune.model", "quantise.comparison", "adapt.train", "verify.compression"} <= kinds
+    assert kinds & {"quantise.accept", "quantise.reject"}
+    shown = CliRunner().invoke(app, ["check", str(folder)])
+    assert shown.exit_code == 0 and bundle.content_sha256[:16] in shown.output
+    listed = CliRunner().invoke(app, ["log", str(folder / "decisions.jsonl"), "--kind", "adapt"])
+    assert listed.exit_code == 0 and "adapt.train" in listed.output and "prune.layer" not in listed.output
+
+
+def test_a_finished_run_is_only_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a step ran again")
+
+    monkeypatch.setattr(Context, "scenes", fail)
+    before = (out / "report.json").read_text()
+    begun: list[int] = []
+    run_demo(out, SMALL, threads=1, begun=lambda number, step: begun.append(number))
+    assert begun == []
+    assert json.loads(before)["sections"] == json.loads((out / "report.json").read_text())["sections"]
+
+
+def test_places_are_of_the_scene_asked_for() -> None:
+    scenes = drawn(3)
+    assert len(places(scenes)) == SHARD * TICKS
+    night = places(scenes, "night")
+    assert night and all(scenes.truths[d][t].light is Light.NIGHT for d, t in night)
+    some = spread(night, 5)
+    assert len(some) == 5 and len(set(some)) == 5 and set(some).isdisjoint(spread(night, 5, 1))
+
+
+def test_free_sizes() -> None:
+    assert sizes_of(["past=16", "tokens=1"]) == {"past": 16, "tokens": 1} and sizes_of(None) == {}
+    for wrong in ("past", "past=", "=3", "past=-1", "past=0", "past=x"):
+        with pytest.raises(ConfigError, match="NAME=NUMBER"):
+            sizes_of([wrong])
+
+
+def test_operators_on_the_command_line() -> None:
+    model = Path(__file__).parents[2] / "models" / "triptych-full" / "encoder.onnx"
+    good = CliRunner().invoke(app, ["operators", str(model), "onnxruntime-cpu", "--no-probe"])
+    assert good.exit_code == 0 and "accepted" in good.output
+    bad = CliRunner().invoke(app, ["operators", str(model), "tensorrt-gpu", "--limit", "0.0001"])
+    assert bad.exit_code == 1 and "refused" in bad.output
