@@ -34,7 +34,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CMAKE = re.sub(r"#.*", "", (ROOT / "CMakeLists.txt").read_text())
 PACKAGE_XML = ElementTree.parse(ROOT / "package.xml").getroot()
 
-MODULE_OF = {  # distribution or rosdep key -> module, where the names differ
+MODULE_OF = {
+    "torch-pruning": "torch_pruning",  # distribution or rosdep key -> module, where the names differ
     "opencv-python-headless": "cv2",
     "PyYAML": "yaml",
     "python3-opencv": "cv2",

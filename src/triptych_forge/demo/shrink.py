@@ -25,8 +25,8 @@ PROTECTED = ("decoder", "encoder.keys_values", "encoder.finder", "encoder.whole"
 """The decoder is quantised; keys, values and the whole picture's token are what it reads."""
 TUNE_RATE = 1e-3
 FISHER_BATCHES = 6
-SMALLEST_KL_NATS = 0.02
-"""A 4-bit decoder further than this from its parent is not taken."""
+LARGEST_KL_NATS = 0.02
+"""A decoder further than this from its parent is not taken."""
 
 
 def run_all(model: nn.Module, *inputs: Tensor) -> object:
@@ -162,7 +162,8 @@ def quantise_step(context: Context, folder: Path) -> Section:
             parent / "decoder.onnx", makers, [t.feed() for t in unseen_texts], folder / "decoder", log=log,
             runs=context.recipe.timed_runs // 2, progress=progress,
         )  # fmt: skip
-    usable = sorted((r for r in rows if r.method != "float" and r.kl <= SMALLEST_KL_NATS), key=lambda r: (r.bytes, r.kl))
+    near = [row for row in rows if row.method != "float" and row.kl <= LARGEST_KL_NATS]
+    usable = sorted(near, key=lambda row: (row.bytes, row.kl))
     decoder, decisions = parent / "decoder.onnx", []
     for row in usable:
         child = folder / "decoder" / f"{row.method}.onnx"
