@@ -128,7 +128,7 @@ def _pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
     return common / (area_a[:, :, None] + area_b[:, None] - common + 1e-6)
 
 
-def _giou(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def giou(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """IoU and generalised IoU of (N, 4) pairs."""
     common = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp(min=0).prod(-1)
     union = (a[:, 2:] - a[:, :2]).prod(-1) + (b[:, 2:] - b[:, :2]).prod(-1) - common + 1e-6
@@ -202,7 +202,7 @@ def losses(logits: Tensor, boxes: Tensor, batch: Batch) -> Losses:
     if not positive.any():
         return Losses(class_loss, boxes.sum() * 0, 0.0)
     wanted = batch.boxes.gather(1, mine[..., None].expand(-1, -1, 4))[positive]
-    iou, giou = _giou(boxes[positive], wanted)
+    iou, overlap = giou(boxes[positive], wanted)
     share = quality[positive].clamp(min=0.1)
-    box_loss = ((1 - giou) * share).sum() / share.sum()
+    box_loss = ((1 - overlap) * share).sum() / share.sum()
     return Losses(class_loss, box_loss, float(iou.detach().mean()))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triptych.contract import ConfigError
-from triptych_forge.detector_net import _giou as giou
+from triptych_forge.detector_net import giou
 
 TINY = 1e-12
 """Keeps a mean over nothing at 0 instead of 0/0."""

@@ -1,0 +1,1 @@
+"""Pruning: sensitivities, structured removal of channels, hardware profiles, sparse layers."""
