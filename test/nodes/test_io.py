@@ -109,17 +109,18 @@ def test_polled_reader_hands_over_in_order_and_never_waits(node: Node) -> None:
         (RELIABLE, QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL), "DURABILITY"),
     ],
 )
+@pytest.mark.parametrize("count", [None, 1, 5])
 def test_incompatible_qos_is_reported_by_name_on_both_ends(
-    node: Node, offered: QoSProfile, wanted: QoSProfile, policy: str
+    node: Node, offered: QoSProfile, wanted: QoSProfile, policy: str, count: int | None
 ) -> None:
-    """A15: a publisher and a subscriber that cannot talk are named: topic, policy, which end."""
+    """A15: both ends that cannot talk are named: topic, policy, which end; also when ends are looked at in turn."""
     sentences: list[str] = []
     watch = io.QosWatch(sentences.append)
     subscription = io.Subscription(node, String, "talk", wanted, watch)
     publisher = io.create_publisher(node, String, "talk", offered, watch)
 
     def both() -> bool:
-        watch.poll()
+        watch.poll(count)
         return len(sentences) >= 2
 
     assert eventually(both)
@@ -132,6 +133,30 @@ def test_incompatible_qos_is_reported_by_name_on_both_ends(
     assert subscription.take() is None
     subscription.close()
     watch.poll()
+
+
+def test_a_look_in_turn_leaves_nobody_out() -> None:
+    looked: list[int] = []
+
+    class Event:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def take_event(self) -> None:
+            looked.append(self.number)
+
+    watch = io.QosWatch(lambda _: None)
+    watch.poll(3)
+    watch._events = [("publisher", "/x", None, Event(n)) for n in range(5)]
+    for _ in range(5):
+        watch.poll(2)
+    assert sorted(looked) == sorted([*range(5)] * 2)
+    watch.poll(9)
+    assert sorted(looked[10:]) == [0, 1, 2, 3, 4]
 
 
 def test_best_effort_reader_hears_a_reliable_publisher_and_nothing_is_reported(node: Node) -> None:

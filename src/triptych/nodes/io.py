@@ -69,6 +69,7 @@ class QosWatch:
         self._lock = threading.Lock()
         self._events: list[tuple[str, str, Any, Any]] = []  # kind, topic, end, event
         self._seen: dict[int, int] = {}
+        self._next = 0
 
     def add(self, kind: str, topic: str, end: Any) -> None:
         """Watch ``end``, the binding's publisher or subscription."""
@@ -90,11 +91,18 @@ class QosWatch:
         for entry in gone:
             entry[3].destroy_when_not_in_use()
 
-    def poll(self) -> None:
-        """Look once; call it every second or two."""
+    def poll(self, count: int | None = None) -> None:
+        """Look at all ends, or at the next ``count`` of them in turn.
+
+        A look at one end may take a millisecond, during which no other thread of the process runs Python.
+        """
         with self._lock:
             found = []
-            for kind, topic, _, event in self._events:
+            first, self._next = self._next, self._next + (count or 0)
+            ends = self._events
+            if count is not None and ends:
+                ends = [ends[(first + offset) % len(ends)] for offset in range(min(count, len(ends)))]
+            for kind, topic, _, event in ends:
                 with event:
                     status = event.take_event()
                 if status is not None and status.total_count > self._seen.get(id(event), 0):

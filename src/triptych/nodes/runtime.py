@@ -29,8 +29,8 @@ from triptych.nodes.io import QosWatch
 from triptych.nodes.process import end_with_starter
 
 EXIT_USER, EXIT_DEFECT = 2, 70
-QOS_PERIOD_S = 2.0
-"""Period of the looks for incompatible QoS."""
+QOS_PERIOD_S, QOS_ENDS = 1.0, 3
+"""Period of the looks for incompatible QoS, and at how many ends of topics each of them looks."""
 MAX_WAITING = 1000
 """Lines of the log that may wait for being written; more are dropped."""
 SWITCH_INTERVAL_S = 0.001
@@ -86,7 +86,7 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         realtime.calm_collector()
         while not (stopped or node.notes.finished):
             node.notes.write(QOS_PERIOD_S)
-            node.notes.poll()
+            node.notes.poll(QOS_ENDS)
         failure = getattr(node, "failure", None)
         if failure is not None:
             raise failure
