@@ -25,12 +25,13 @@ from triptych_forge.distil.sequence import Clips, Rows
 from triptych_forge.report import Check, Section, Table
 from triptych_forge.verify.command import load_report, verify
 from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
-from triptych_forge.verify.engines import BundleSubject, TorchSubject, heads_of
+from triptych_forge.verify.engines import BundleSubject, TorchSubject, exported_names, heads_of
 from triptych_forge.verify.result import Check as Row
 from triptych_forge.verify.scenes import FIRST_SEED, drive_views, to_samples
 from triptych_forge.vlm.model import Vlm
 
-ADAPTER_BATCH, ADAPTER_BATCHES = 16, 6
+ADAPTER_BATCH, ADAPTER_BATCHES = 16, 24
+ADAPTER_RATE = 5e-4
 MERGED_DIFFERENCE = 1e-5
 WORDS_PER_ANSWER = 18
 
@@ -48,7 +49,8 @@ def adapt_step(context: Context, folder: Path) -> Section:
         with progress_of(f"adapter for {scene}") as progress:
             trained = train_adapter(
                 decoder, batches, _loss, scene=scene, rank=recipe.rank, alpha=2.0 * recipe.rank,
-                steps=recipe.adapter_steps, seed=recipe.seed, recipe=asdict(recipe), progress=progress, log=log,
+                steps=recipe.adapter_steps, seed=recipe.seed, learning_rate=ADAPTER_RATE, recipe=asdict(recipe),
+                progress=progress, log=log,
             ).adapter  # fmt: skip
         adapters[scene] = trained
         save_adapter(folder / f"{scene}.safetensors", trained)
@@ -57,8 +59,9 @@ def adapt_step(context: Context, folder: Path) -> Section:
         with torch.no_grad():
             losses = [float(_loss(net, judged[scene])) for net in (decoder, whole)]
         size = sum(t.numel() for t in trained.tensors.values())
-        rows.append([scene, size, losses[0], losses[1], merged[-1]])
-        log.add("adapt.merged", scene, greatest_difference=merged[-1], loss_before=losses[0], loss_after=losses[1])
+        helps = losses[1] < losses[0]
+        rows.append([scene, size, losses[0], losses[1], merged[-1], helps])
+        log.add("adapt.keep" if helps else "adapt.drop", scene, loss_before=losses[0], loss_after=losses[1])
     graph = export_switchable(plain, folder / "decoder.onnx", adapters[SCENES[0]].layers, base)
     feed = decoder_inputs(model, vocabulary, unseen, places(unseen)[:1])[0].feed()
     same, times, names = _switched(folder, graph, adapters, feed)
@@ -78,9 +81,9 @@ def adapt_step(context: Context, folder: Path) -> Section:
         tables=[
             Table(
                 title="Adapters",
-                columns=["scene", "parameters", "loss before, nats", "loss after, nats", "merged differs by"],
+                columns=["scene", "parameters", "loss before, nats", "loss after, nats", "merged differs by", "kept"],
                 rows=rows,
-                note="Losses are on pictures of that scene from unseen drives.",
+                note="Losses are on pictures of that scene from unseen drives; who does not lower it is not kept.",
             ),
             Table(
                 title="Switching",
@@ -142,16 +145,29 @@ def _switched(folder: Path, graph: Path, adapters: dict[str, Adapter], feed: dic
 
 
 class TeacherForced(nn.Module):
-    """A VLM with the inputs of a bundle: (N, H, W, 3) frames, (N,) ages, (1, T) tokens to logits."""
+    """A VLM with the inputs of a bundle: (N, H, W, 3) frames, (N,) ages, (1, T) tokens to logits.
+
+    Its parts carry the names that the exported graphs' tensors begin with.
+    """
 
     def __init__(self, model: Vlm) -> None:
         super().__init__()
-        self.model = model
+        self.encoder, self.decoder = model.encoder, model.decoder
 
     def forward(self, frames: Tensor, ages_s: Tensor, input_ids: Tensor) -> Tensor:
         """(1, T, vocabulary)."""
-        logits: Tensor = self.model(frames[None], ages_s[None], input_ids)[0]
+        memory = self.encoder(frames[None], ages_s[None])
+        logits: Tensor = self.decoder(input_ids, torch.arange(input_ids.shape[1])[None], memory)[0]
         return logits
+
+
+def layer_names(one: TorchSubject, other: BundleSubject) -> dict[str, str]:
+    """Which tensor of the bundle's graphs holds the output of which module; ``one`` must have run."""
+    found: dict[str, str] = {}
+    for part in ("encoder/", "decoder/"):
+        tensors = [name.removeprefix(part) for name in other.intermediates if name.startswith(part)]
+        found |= {module: part + tensor for module, tensor in exported_names(one, tensors).items()}
+    return found
 
 
 def verify_step(context: Context, folder: Path) -> Section:
@@ -164,8 +180,10 @@ def verify_step(context: Context, folder: Path) -> Section:
         views = drive_views(count, 1, FIRST_SEED)
         samples = to_samples(exported, exported.manifest, views, count, progress)
     limits = ConversionLimits(positions_min=recipe.verify_positions)
+    torch_side.run(samples[0].feeds)
+    names = layer_names(torch_side, exported)
     with progress_of("conversion gate") as progress:
-        conversion = conversion_gate(torch_side, exported, samples, heads_of(exported), limits, progress=progress)
+        conversion = conversion_gate(torch_side, exported, samples, heads_of(exported), limits, names, progress)
     original, small = context.folder("distil") / "distilled", context.folder("quantise") / "chosen"
     bars = progress_of("compression gate")
     with bars as progress:
@@ -222,7 +240,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
     log = _joined(context, folder / DECISIONS_FILE)
     calibration = (context.folder("quantise") / "calibration.sha256").read_text().strip()
     files: dict[str, Path | bytes] = {p.name: p for p in sorted(work.iterdir())}
-    for scene in SCENES:
+    for scene in [d.subject for d in log.decisions if d.kind == "adapt.keep"]:
         files[f"adapters/{scene}.safetensors"] = context.folder("adapt") / f"{scene}.safetensors"
     files |= {
         RECIPE_FILE: (json.dumps(asdict(recipe), indent=1) + "\n").encode(),
