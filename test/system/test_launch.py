@@ -238,9 +238,11 @@ print("STARTED " + json.dumps({"command": sys.argv[1:], "environment": dict(os.e
 
 
 def start(name: str, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    # Ours first; a ROS 2 installation keeps launch itself on this path.
+    paths = [str(Path(launching.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(resource("launch", f"{name}.launch.py")), *arguments],
-        env={**os.environ, "PYTHONPATH": str(Path(launching.__file__).parents[1]), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
