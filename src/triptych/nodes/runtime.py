@@ -142,6 +142,8 @@ def _defect(args: threading.ExceptHookArgs) -> None:
 def main(create: Callable[[], Any]) -> None:
     """Entry point of an executable: :func:`run`, then exit with its code."""
     code = run(create, sys.argv)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a second one while the interpreter ends would look like a crash
     sys.stdout.flush()
     sys.stderr.flush()
     left = [t for t in threading.enumerate() if t.daemon and t.is_alive()]
