@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch", reason="the forge extra is not installed")
 stats = pytest.importorskip("scipy.stats", reason="the forge extra is not installed")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import example, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from triptych.contract import ConfigError  # noqa: E402
 from triptych_forge.verify.statistics import (  # noqa: E402
+    EXACT_SAMPLES,
     bootstrap_lower,
     lower_bound,
     mcnemar,
@@ -81,6 +82,7 @@ def test_nothing_counted_means_nothing_known() -> None:
 
 
 @given(st.floats(0.05, 2.0), st.floats(0.02, 1.0), st.sampled_from([0.01, 0.05]), st.sampled_from([0.1, 0.2]))
+@example(sd=2.0, margin=0.021484375, alpha=0.01, beta=0.1)
 @settings(max_examples=40, deadline=None)
 def test_pairs_for_a_mean_are_the_fewest_with_the_power(sd: float, margin: float, alpha: float, beta: float) -> None:
     count = trials_for_paired_mean(sd, margin, alpha, beta)
@@ -88,7 +90,8 @@ def test_pairs_for_a_mean_are_the_fewest_with_the_power(sd: float, margin: float
     def power(n: int) -> float:
         return float(stats.nct.sf(stats.t.isf(alpha, n - 1), n - 1, math.sqrt(n) * margin / sd))
 
-    assert power(count) >= 1 - beta - 1e-9
+    beyond_exact = count > EXACT_SAMPLES
+    assert power(count) >= 1 - beta - (1e-4 if beyond_exact else 1e-9)
     if 2 < count < 5000:
         assert power(count - 1) < 1 - beta
 

@@ -22,6 +22,7 @@ from triptych_forge.verify.result import Part
 
 Floats = npt.NDArray[np.float64]
 Method = Literal["exact", "wilson"]
+EXACT_SAMPLES = 100_000
 MOST_SAMPLES = 10**9
 RESAMPLES = 2000
 
@@ -80,8 +81,8 @@ def trials_for_paired_mean(deviation: float, margin: float, alpha: float = 0.05,
         deviation: standard deviation of the paired differences; 0 gives 2, the least a t test takes.
         margin: greatest loss allowed, in the same unit, above 0.
 
-    The power is exact: the statistic follows a non-central t with n - 1 degrees and non-centrality
-    sqrt(n) margin / deviation.
+    Up to :data:`EXACT_SAMPLES` the power is exact: the statistic follows a non-central t with n - 1 degrees and
+    non-centrality sqrt(n) margin / deviation. Beyond, the normal approximation is a few pairs short at most.
     """
     _risks(alpha, beta)
     _margin(margin)
@@ -94,8 +95,8 @@ def trials_for_paired_mean(deviation: float, margin: float, alpha: float = 0.05,
     number = max(2, math.ceil(((_z(alpha) + _z(beta)) / effect) ** 2))
     while number < MOST_SAMPLES:
         power = stats.nct.sf(stats.t.isf(alpha, number - 1), number - 1, math.sqrt(number) * effect)
-        # Beyond this many, t and normal agree and the tail of the non-central t is not computed reliably.
-        if power >= 1 - beta or number > 100_000:
+        # Beyond so many, t and normal agree and the tail of the non-central t is not computed reliably.
+        if power >= 1 - beta or number > EXACT_SAMPLES:
             break
         number += 1
     return min(number, MOST_SAMPLES)
