@@ -113,6 +113,7 @@ class Probe:
         """Call a service."""
         client = self.node.create_client(kind, name)
         assert client.wait_for_service(seconds), f"no service {name}"
+        time.sleep(0.5)  # the server has yet to find our end for its answer, which it drops otherwise
         done = threading.Event()
         future = client.call_async(request)
         future.add_done_callback(lambda _: done.set())
