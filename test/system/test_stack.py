@@ -46,6 +46,12 @@ def scenario(**parameters: object) -> NodeSpec:
     return node("scenario", "scenario_node", **{**CAMERA, **parameters})
 
 
+def state_is(probe: Probe, state: S) -> bool:
+    """Whether the last state heard, if any, is this one."""
+    last = probe.last(topics.STATE)
+    return last is not None and last.state is state
+
+
 def drives(probe: Probe, least_mps: float = 3.0) -> bool:
     constraint, odometry = probe.last(topics.CONSTRAINT), probe.last(topics.ODOMETRY)
     return bool(constraint and odometry and constraint.speed_limit_mps > least_mps and odometry.speed_mps > least_mps)
@@ -76,7 +82,7 @@ def test_a_lost_detector_stops_the_vehicle_and_its_return_does_not_start_it(tmp_
         assert fresh.latency.infer_ms > 0 and fresh.payload.image_width == CAMERA["width_px"]
         probe.wait(  # a busy machine may have lost a frame meanwhile, which costs a second of L2
             "driving without a VLM",
-            lambda: drives(probe) and probe.last(topics.STATE).state is S.L3_PERCEPTION_ONLY,
+            lambda: drives(probe) and state_is(probe, S.L3_PERCEPTION_ONLY),
         )
         assert crc_ok(probe.last(topics.STATE))
         assert all(crc_ok(c) for c in probe.all(topics.CONSTRAINT))
@@ -133,7 +139,7 @@ def test_a_tier_that_never_starts_is_named_after_the_grace(tmp_path: Path) -> No
 
         probe.wait("the verdict", verdict)
         probe.wait("driving without it", lambda: drives(probe, 0.5))
-        assert probe.last(topics.STATE).state is S.L3_PERCEPTION_ONLY
+        probe.wait("perception alone", lambda: state_is(probe, S.L3_PERCEPTION_ONLY))
         assert "distilled.never_received" in probe.last(topics.STATE).active_faults
 
 
@@ -184,7 +190,7 @@ def test_takeover_reset_and_a_restart_within_the_manoeuvre(tmp_path: Path) -> No
         assert first.state is S.L1_MINIMAL_RISK_MANOEUVRE and is_stop(first)
 
         probe.wait("the driver is known", lambda: _accepted(probe), 30)
-        probe.wait("manual", lambda: probe.last(topics.STATE).state is S.MANUAL, 10)
+        probe.wait("manual", lambda: state_is(probe, S.MANUAL), 10)
 
 
 def _accepted(probe: Probe) -> bool:
