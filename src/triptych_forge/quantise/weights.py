@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +34,7 @@ from triptych_forge.quantise import ptq, qat
 from triptych_forge.quantise.accept import measure_alternately, onnx_runner
 from triptych_forge.quantise.affine import Floats, Grid, parameters, quantise
 from triptych_forge.quantise.measure import mean_kl, open_session, outputs_of, relative_l2
+from triptych_forge.vlm.export import DecoderGraph, write_graph
 from triptych_forge.vlm.model import Decoder
 
 BITS = 4
@@ -48,7 +48,6 @@ SHRINKS = tuple(np.linspace(1.0, 0.6, 9))
 """Shares of a group's range that clipping tries."""
 DAMPING = 0.01
 """GPTQ's share of the mean diagonal added to the Hessian."""
-OPSET = 18
 
 Run = Callable[[nn.Module], None]
 """Runs a network on in-domain inputs."""
@@ -563,21 +562,6 @@ def to_matmul_nbits(model: Path, weights: Mapping[str, GroupWeight], out: Path, 
     return out
 
 
-class DecoderGraph(nn.Module):
-    """A decoder with the flat inputs and outputs of the engine interface, see :class:`triptych.language.engine`."""
-
-    def __init__(self, decoder: nn.Module, layers: int) -> None:
-        super().__init__()
-        self.decoder = decoder
-        self.layers = layers
-
-    def forward(self, input_ids: Tensor, position_ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        """``rest``: picture's and past keys and values, 2 x layers each."""
-        memory, past = list(rest[: 2 * self.layers]), list(rest[2 * self.layers :])
-        logits, present = self.decoder(input_ids, position_ids, memory, past)
-        return (logits, *present)
-
-
 @dataclass(frozen=True)
 class DecoderInput:
     """One text and its picture. ``input_ids``: (T,) int64; ``memory``: keys and values per layer, each
@@ -634,24 +618,7 @@ def export_decoder(decoder: nn.Module, path: Path, example: DecoderInput) -> Pat
     arguments = (ids, places + 2, *memory, *past)
     if hasattr(decoder, qat.QUANTISERS):
         return qat.export_qdq(graph, arguments, path, names, outputs, free)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph,
-            arguments,
-            str(beside),
-            input_names=names,
-            output_names=outputs,
-            dynamic_axes=free,
-            opset_version=OPSET,
-            dynamo=False,
-        )
-    content = onnx.load(str(beside))
-    content.doc_string, content.producer_version = "", ""
-    onnx.save(content, str(beside))
-    os.replace(beside, path)
+    write_graph(graph, arguments, path, names, outputs, free)
     return path
 
 

@@ -29,13 +29,16 @@ class _EncoderGraph(nn.Module):
         return tuple(self.encoder(frames[None], ages_s[None]))
 
 
-class _DecoderGraph(nn.Module):
-    def __init__(self, model: Vlm) -> None:
+class DecoderGraph(nn.Module):
+    """A decoder with the flat inputs and outputs of the engine interface, see :class:`triptych.language.engine`."""
+
+    def __init__(self, decoder: nn.Module, layers: int) -> None:
         super().__init__()
-        self.decoder = model.decoder
-        self.layers = model.shape.layers
+        self.decoder = decoder
+        self.layers = layers
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        """``rest``: picture's and past keys and values, 2 x layers each."""
         memory, past = list(rest[: 2 * self.layers]), list(rest[2 * self.layers :])
         logits, present = self.decoder(input_ids, position_ids, memory, past)
         return (logits, *present)
@@ -53,19 +56,21 @@ def export(model: Vlm, folder: Path) -> tuple[Path, Path]:
     ages = torch.linspace(1.5, 0, s.frames)
     encoder_path, decoder_path = folder / "encoder.onnx", folder / "decoder.onnx"
     memory = model.encoder(frames[None], ages[None])
-    _write(_EncoderGraph(model), (frames, ages), encoder_path, ["frames", "ages_s"], memory_names(s.layers), {})
+    write_graph(_EncoderGraph(model), (frames, ages), encoder_path, ["frames", "ages_s"], memory_names(s.layers), {})
     past = [torch.randn(1, s.heads, 5, s.head_size) for _ in range(2 * s.layers)]
     ids, places = torch.randint(0, 9, (1, 3)), torch.arange(5, 8)[None]
     names = ["input_ids", "position_ids", *memory_names(s.layers), *cache_names(s.layers, "past")]
     dynamic = {name: {2: "past"} for name in cache_names(s.layers, "past")}
     dynamic |= {"input_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
     outputs = ["logits", *cache_names(s.layers, "present")]
-    _write(_DecoderGraph(model), (ids, places, *memory, *past), decoder_path, names, outputs, dynamic)
+    write_graph(
+        DecoderGraph(model.decoder, s.layers), (ids, places, *memory, *past), decoder_path, names, outputs, dynamic
+    )
     verify(model, encoder_path, decoder_path)
     return encoder_path, decoder_path
 
 
-def _write(
+def write_graph(
     graph: nn.Module,
     arguments: tuple[Tensor, ...],
     path: Path,
@@ -73,6 +78,8 @@ def _write(
     outputs: list[str],
     dynamic: dict[str, dict[int, str]],
 ) -> None:
+    """Trace a module into an ONNX file, checked and renamed into place; ``dynamic``: free sizes by axis."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".onnx.tmp")
     with torch.no_grad(), warnings.catch_warnings():
         # The exporter that traces is old but gives plain graphs with the names and free sizes asked for.
