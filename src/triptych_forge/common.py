@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Mapping
@@ -19,12 +20,14 @@ from triptych_forge.files import sha256_of, write_atomically
 
 __all__ = [
     "flatten_optimiser",
+    "follow",
     "load_checkpoint",
     "progress_bar",
     "restore_optimiser",
     "save_checkpoint",
     "seed_everything",
     "sha256_of",
+    "warm_up_cosine",
     "write_atomically",
 ]
 
@@ -77,6 +80,23 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, flat: Mapping[str, torch
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = tensor
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def warm_up_cosine(rate: float, step: int, steps: int, warm_up: int, final_share: float = 0.02) -> float:
+    """Learning rate of ``step``, from 0: linear warm-up, then a cosine down to ``final_share`` of ``rate``."""
+    if step < warm_up:
+        return rate * (step + 1) / warm_up
+    done = min(1.0, (step - warm_up) / max(1, steps - warm_up))
+    return rate * (final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def follow(average: Mapping[str, torch.Tensor], model: torch.nn.Module, decay: float) -> None:
+    """Move averaged weights towards a model's, in place; a decay of 0 copies them exactly."""
+    for name, value in model.state_dict().items():
+        if decay > 0 and value.dtype.is_floating_point:
+            average[name].lerp_(value, 1 - decay)
+        else:
+            average[name].copy_(value)
 
 
 def progress_bar() -> Progress:

@@ -7,7 +7,6 @@ resumed with the same command; the checkpoint is a safetensors file without code
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -24,11 +23,13 @@ from triptych.contract import ConfigError, TriptychError
 from triptych_forge import detector_data
 from triptych_forge.common import (
     flatten_optimiser,
+    follow,
     load_checkpoint,
     progress_bar,
     restore_optimiser,
     save_checkpoint,
     seed_everything,
+    warm_up_cosine,
 )
 from triptych_forge.data import NAMES, Sample, Variation, vary
 from triptych_forge.detector_data import Pool
@@ -56,10 +57,7 @@ class Recipe:
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """Linear warm-up, then a cosine to 2 %."""
-    if step < recipe.warm_up:
-        return recipe.rate * (step + 1) / recipe.warm_up
-    done = (step - recipe.warm_up) / max(1, recipe.steps - recipe.warm_up)
-    return recipe.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return warm_up_cosine(recipe.rate, step, recipe.steps, recipe.warm_up)
 
 
 def make_batch(pool: Pool, recipe: Recipe, step: int) -> Batch:
@@ -98,14 +96,6 @@ def batches(pool: Pool, recipe: Recipe, first: int, last: int) -> Iterator[tuple
             if step + 1 < last:
                 waiting.append(worker.submit(make_batch, pool, recipe, step + 1))
             yield step, waiting.pop(0).result()
-
-
-def _ema(average: dict[str, torch.Tensor], net: DetectorNet, decay: float) -> None:
-    for name, value in net.state_dict().items():
-        if value.dtype.is_floating_point:
-            average[name].lerp_(value, 1 - decay)
-        else:
-            average[name].copy_(value)
 
 
 def train(
@@ -149,7 +139,7 @@ def train(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.clip_norm)
             optimiser.step()
-            _ema(average, net, min(recipe.average, (1 + step) / (10 + step)))
+            follow(average, net, min(recipe.average, (1 + step) / (10 + step)))
             values = (float(parts.classes.detach()), float(parts.boxes.detach()), parts.iou)
             smooth = [0.98 * s + 0.02 * v if step > first else v for s, v in zip(smooth, values, strict=True)]
             note = f"class {smooth[0]:.3f} box {smooth[1]:.3f} iou {smooth[2]:.2f}"

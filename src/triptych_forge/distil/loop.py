@@ -17,7 +17,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from triptych.contract import ConfigError
-from triptych_forge.common import flatten_optimiser, load_checkpoint, restore_optimiser, save_checkpoint
+from triptych_forge.common import (
+    flatten_optimiser,
+    follow,
+    load_checkpoint,
+    restore_optimiser,
+    save_checkpoint,
+    warm_up_cosine,
+)
 from triptych_forge.decisions import DecisionLog, canonical
 from triptych_forge.distil.losses import evaluating
 
@@ -104,10 +111,7 @@ def repeated(batches: Sequence[Any]) -> Batches:
 
 def learning_rate(rate: float, step: int, steps: int, options: Options = DEFAULTS) -> float:
     """Of ``step``, from 0: linear warm-up, then a cosine down to ``options.final_share`` of ``rate``."""
-    if step < options.warm_up_steps:
-        return rate * (step + 1) / options.warm_up_steps
-    done = min(1.0, (step - options.warm_up_steps) / max(1, steps - options.warm_up_steps))
-    return rate * (options.final_share + (1 - options.final_share) * 0.5 * (1 + math.cos(math.pi * done)))
+    return warm_up_cosine(rate, step, steps, options.warm_up_steps, options.final_share)
 
 
 def digest(module: nn.Module | None) -> str:
@@ -238,7 +242,7 @@ def distil(
                 norm = torch.nn.utils.clip_grad_norm_(parameters, options.clip_norm)
                 _check_finite(norm, "gradient", step)
                 optimiser.step()
-                _follow(average, student, min(options.average, (1 + step) / (10 + step)))
+                follow(average, student, min(options.average, (1 + step) / (10 + step)))
                 losses.append(float(value.detach()))
                 done = step + 1
                 if checkpoint is not None and (done % options.save_every_steps == 0 or done == last):
@@ -295,15 +299,6 @@ def _next(source: Any, step: int, last: int) -> Any:
             field="batches",
             remedy="give more, or fewer steps",
         ) from None
-
-
-def _follow(average: dict[str, Tensor], student: nn.Module, decay: float) -> None:
-    """Move the averaged weights towards the student's; a decay of 0 copies them exactly."""
-    for name, value in student.state_dict().items():
-        if decay > 0 and value.dtype.is_floating_point:
-            average[name].lerp_(value, 1 - decay)
-        else:
-            average[name].copy_(value)
 
 
 def _read(checkpoint: Path, identity: Mapping[str, Any]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +17,12 @@ from triptych.contract import ConfigError
 from triptych.language.tokeniser import Vocabulary
 from triptych_forge.common import (
     flatten_optimiser,
+    follow,
     load_checkpoint,
     progress_bar,
     restore_optimiser,
     save_checkpoint,
+    warm_up_cosine,
 )
 from triptych_forge.vlm.batches import Batch, Sampler, Taught
 from triptych_forge.vlm.model import SHAPES, Vlm
@@ -67,10 +68,7 @@ FOUND_WEIGHT = 4.0
 
 def learning_rate(recipe: Recipe, step: int) -> float:
     """Linear warm-up, then a cosine down to 2 %."""
-    if step < recipe.warm_up:
-        return recipe.rate * (step + 1) / recipe.warm_up
-    done = (step - recipe.warm_up) / max(1, recipe.steps - recipe.warm_up)
-    return recipe.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return warm_up_cosine(recipe.rate, step, recipe.steps, recipe.warm_up)
 
 
 def prefetched(sampler: Sampler, first: int, steps: int) -> Iterator[tuple[int, Batch]]:
@@ -164,7 +162,7 @@ def train(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
-            _average(average, model, min(recipe.average, (1 + step) / (10 + step)))
+            follow(average, model, min(recipe.average, (1 + step) / (10 + step)))
             smooth = float(loss.detach()) if smooth is None else 0.98 * smooth + 0.02 * float(loss.detach())
             bar.update(task, completed=step + 1, note=f"loss {smooth:.3f}")
             if (step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps:
@@ -176,14 +174,6 @@ def train(
                 )
     model.load_state_dict(average)
     return model.eval()
-
-
-def _average(average: dict[str, Tensor], model: Vlm, decay: float) -> None:
-    for name, value in model.state_dict().items():
-        if value.dtype.is_floating_point:
-            average[name].lerp_(value, 1 - decay)
-        else:
-            average[name].copy_(value)
 
 
 def averaged(checkpoint: Path, vocabulary: Vocabulary) -> Vlm:
