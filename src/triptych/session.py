@@ -23,7 +23,7 @@ from triptych import dds, resources
 from triptych.contract import ConfigError, TriptychError
 from triptych.live import LiveModel, LiveView
 from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
-from triptych.replay.record import Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
+from triptych.replay.record import FORMAT_VERSION, Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
 from triptych.stack import input_remaps, node, params_file, stack_specs
@@ -167,7 +167,7 @@ def complete_record(out: Path, extra: Mapping[str, Any], events: Sequence[tuple[
         )
     keep = [(t, e) for t, e in events if e.kind not in ("started", "finished")]
     lines = [{"kind": "event", **to_plain(Event(t, e.node, e.text))} for t, e in keep]
-    lines.append({"kind": "meta", "format_version": 1, "meta": dict(extra)})
+    lines.append({"kind": "meta", "format_version": FORMAT_VERSION, "meta": dict(extra)})
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     partial = path.with_name(path.name + ".tmp")

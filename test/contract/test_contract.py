@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triptych.contract import (
@@ -25,10 +25,12 @@ from triptych.contract import (
     DriverState,
     EngineError,
     Frame,
+    Hazard,
     InputError,
     LatencySplit,
     MotionConstraint,
     Origin,
+    Road,
     SceneAdvice,
     SequenceChecker,
     StepDetector,
@@ -106,6 +108,36 @@ def test_message_bounds_equal_the_contract(message: str, field: str, bound: int)
     assert re.search(rf"<={bound}\]? {field}\b", (MSG / f"{message}.msg").read_text())
 
 
+def test_the_message_of_an_answer_has_its_fields_in_the_order_of_the_crc() -> None:
+    lines = [line.split("#")[0].split() for line in (MSG / "SceneAdvice.msg").read_text().splitlines()]
+    names = [words[1] for words in lines if words]
+    assert names == ["result", *(f.name for f in dataclasses.fields(SceneAdvice))]
+
+
+def test_the_message_says_what_the_numbers_of_a_count_mean() -> None:
+    text = (MSG / "SceneAdvice.msg").read_text()
+    assert f"{result.MOST_COUNTED}: nine or more, {result.NOT_COUNTED}: not counted" in text
+    for field in result.COUNTED:
+        assert re.search(rf"^uint8 {field}\b", text, re.MULTILINE)
+        assert getattr(SceneAdvice(), field) == result.NOT_COUNTED
+
+
+@pytest.mark.parametrize("value", [*range(10), 255])
+def test_a_count_is_zero_to_nine_or_not_made(value: int) -> None:
+    assert result.is_count(value)
+
+
+@given(st.integers().filter(lambda n: not (0 <= n <= 9 or n == 255)))
+def test_another_number_is_no_count(value: int) -> None:
+    assert not result.is_count(value)
+
+
+@pytest.mark.parametrize("value", [10, 254, -1, True, False, 3.0, 255.0, math.nan, "3", None, np.uint8(3), np.int64(9)])
+def test_what_is_no_plain_number_is_no_count(value: object) -> None:
+    """A bool or a NumPy number is what a careless engine gives; the wire and the CRC want an int."""
+    assert not result.is_count(value)
+
+
 def test_no_message_is_unbounded() -> None:
     for path in MSG.glob("*.msg"):
         for line in path.read_text().splitlines():
@@ -163,11 +195,19 @@ def test_fingerprint_sees_a_changed_picture_and_only_that() -> None:
 
 floats = st.floats(allow_nan=False, width=64)
 texts = st.text(max_size=20)
+counts = st.integers(0, result.MOST_COUNTED) | st.just(result.NOT_COUNTED)
 advices = st.builds(
-    SceneAdvice, advice=st.sampled_from(Advice), text=texts, token_probabilities=st.tuples(floats, floats)
+    SceneAdvice,
+    advice=st.sampled_from(Advice),
+    vehicles=counts,
+    two_wheelers=counts,
+    pedestrians=counts,
+    text=texts,
+    token_probabilities=st.tuples(floats, floats),
 )
 
 
+@settings(deadline=None)
 @given(advices, st.integers(0, 255), floats, texts)
 def test_protected_record_passes_and_any_changed_field_fails(
     payload: SceneAdvice, counter: int, uncertainty: float, engine: str
@@ -183,6 +223,21 @@ def test_protected_record_passes_and_any_changed_field_fails(
         ("source_stamp_ns", record.source_stamp_ns + 1),
     ]:
         assert not crc_ok(dataclasses.replace(record, **{field: other})), field
+
+
+@settings(deadline=None)
+@given(advices, st.sampled_from(result.COUNTED), counts)
+def test_a_changed_count_breaks_the_crc(payload: SceneAdvice, field: str, count: int) -> None:
+    record = protect(sample_result(payload=payload), 9)
+    changed = dataclasses.replace(record, payload=dataclasses.replace(payload, **{field: count}))
+    assert crc_ok(changed) is (count == getattr(payload, field))
+
+
+def test_counts_that_change_places_break_the_crc() -> None:
+    record = protect(sample_result(payload=SceneAdvice(vehicles=1, two_wheelers=2, pedestrians=3)), 9)
+    for vehicles, two_wheelers, pedestrians in ((2, 1, 3), (3, 2, 1), (1, 3, 2)):
+        payload = SceneAdvice(vehicles=vehicles, two_wheelers=two_wheelers, pedestrians=pedestrians)
+        assert not crc_ok(dataclasses.replace(record, payload=payload))
 
 
 def test_every_protected_record_type_can_be_protected() -> None:
@@ -206,6 +261,8 @@ def test_a_whole_number_in_a_float_field_encodes_as_the_float_a_receiver_reads()
 def test_crc_is_pinned() -> None:
     """The wire format is an interface: a change of the encoding must be deliberate."""
     assert crc_of(constraint()) == 0xB369351A
+    answer = SceneAdvice(Road.URBAN, hazards=(Hazard.RED_LIGHT,), vehicles=3, two_wheelers=0, pedestrians=9, text="x")
+    assert crc_of(sample_result(payload=answer)) == 0xE9E04BB9
 
 
 def test_sequence_checker_counts_gaps_over_the_wrap() -> None:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vocabularies import uncounted_file
 
 from triptych.contract import Advice, EngineError
-from triptych.language.decode import greedy
+from triptych.contract.result import COUNTED, MOST_COUNTED, NOT_COUNTED
+from triptych.language.decode import Decoded, greedy
 from triptych.language.grammar import Grammar
+from triptych.language.tokeniser import Vocabulary
 from triptych_forge.vlm.words import make_vocabulary
 
 VOCABULARY = make_vocabulary()
@@ -49,6 +52,11 @@ def test_the_deadline_is_kept_and_the_answer_stays_valid(seed: int, cost: int, d
         assert step.now <= deadline - margin
     answer = GRAMMAR.payload(decoded.state, "", decoded.probabilities)
     assert len(answer.token_probabilities) == len(decoded.tokens)
+    counted = min(max(decoded.field_count - 3, 0), 3)
+    counts = [getattr(answer, name) for name in COUNTED]
+    assert all(count <= MOST_COUNTED for count in counts[:counted]) and counts[counted:] == [NOT_COUNTED] * (
+        3 - counted
+    )
     if not decoded.state.fields_complete:
         assert answer.advice is Advice.CAUTION and decoded.uncertainty == 1.0
     assert decoded.cut is not decoded.state.done
@@ -98,18 +106,45 @@ def test_probabilities_are_those_before_the_mask() -> None:
     assert decoded.uncertainty > 0.99
 
 
-def test_a_sure_model_has_low_uncertainty_and_ties_go_to_the_first() -> None:
-    plan = [VOCABULARY.index[t] for t in ("road:rural", "weather:fog", "light:night", "advice:slow_down")]
+COUNTS = ("vehicles:2", "two_wheelers:0", "pedestrians:9")
+
+
+def spoken(grammar: Grammar, fields: tuple[str, ...], unsure: str = "") -> Decoded:
+    """What a model says that is sure of ``fields`` but for one of them, and of no word."""
+    vocabulary = grammar.vocabulary
+    plan = [(vocabulary.index[name], 0.1 if name == unsure else 30.0) for name in fields]
 
     def step(tokens: list[int]) -> np.ndarray:
-        logits = np.zeros(SIZE, np.float32)
+        logits = np.zeros(len(vocabulary), np.float32)
         if plan:
-            logits[plan.pop(0)] = 30.0
+            token, height = plan.pop(0)
+            logits[token] = height
         return logits
 
-    decoded = greedy(step, GRAMMAR, [1])
-    assert decoded.uncertainty < 1e-6 and decoded.field_count == 4
-    assert decoded.tokens[4] == int(np.flatnonzero(GRAMMAR.allowed(GRAMMAR.parse(decoded.tokens[:4])))[0])
+    return greedy(step, grammar, [1])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "counts"), [(GRAMMAR, COUNTS), (Grammar(Vocabulary(uncounted_file()), 64), ())], ids=["counted", "not"]
+)
+def test_a_sure_model_has_low_uncertainty_and_ties_go_to_the_first(grammar: Grammar, counts: tuple[str, ...]) -> None:
+    fields = ("road:rural", "weather:fog", "light:night", *counts, "advice:slow_down")
+    decoded = spoken(grammar, fields)
+    assert decoded.uncertainty < 1e-6 and decoded.field_count == len(fields)
+    first = np.flatnonzero(grammar.allowed(grammar.parse(decoded.tokens[: len(fields)])))[0]
+    assert decoded.tokens[len(fields)] == int(first)
+    answer = grammar.payload(decoded.state, "", decoded.probabilities)
+    said = (2, 0, 9) if counts else (NOT_COUNTED,) * 3
+    assert (answer.vehicles, answer.two_wheelers, answer.pedestrians) == said
+
+
+@pytest.mark.parametrize("unsure", COUNTS)
+def test_doubt_about_a_count_is_doubt_about_the_answer(unsure: str) -> None:
+    fields = ("road:rural", "weather:fog", "light:night", *COUNTS, "advice:slow_down")
+    decoded = spoken(GRAMMAR, fields, unsure)
+    assert decoded.tokens[:7] == tuple(VOCABULARY.index[name] for name in fields)
+    chance = math.exp(0.1) / (math.exp(0.1) + SIZE - 1)
+    assert decoded.uncertainty == pytest.approx(1 - chance ** (1 / 7), rel=1e-6)
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vocabularies import uncounted_file
 
 from triptych.contract import EngineError, InputError
-from triptych.language.tokeniser import Vocabulary, normalise, render
+from triptych.contract.result import COUNTED, MOST_COUNTED
+from triptych.language.config import Sentence
+from triptych.language.tokeniser import COUNT_TOKENS, Vocabulary, count_token, normalise, render
 from triptych_forge.vlm.words import MAX_QUESTION_TOKENS, TOPICS, make_vocabulary, vocabulary_file
 
 VOCABULARY = make_vocabulary()
@@ -54,6 +57,42 @@ def test_the_file_is_written_and_read_the_same(tmp_path: Path) -> None:
     assert Vocabulary.load(path).tokens == VOCABULARY.tokens
 
 
+@given(st.sampled_from(COUNTED), st.integers(0, 10**6))
+def test_every_number_has_a_token(field: str, number: int) -> None:
+    """Nine stands for more as well."""
+    token = count_token(field, number)
+    assert token == f"{field}:{min(number, 9)}" and token in VOCABULARY.index and token in VOCABULARY.phrases
+
+
+def test_a_vocabulary_counts_everything_or_nothing() -> None:
+    assert VOCABULARY.counts and len(COUNT_TOKENS) == 3 * (MOST_COUNTED + 1)
+    assert not Vocabulary(uncounted_file()).counts
+
+
+@pytest.mark.parametrize("kept", [COUNT_TOKENS[:1], COUNT_TOKENS[:10], COUNT_TOKENS[1:]])
+def test_a_vocabulary_that_counts_in_part_is_refused_with_the_tokens_it_lacks(kept: tuple[str, ...]) -> None:
+    content = uncounted_file()
+    phrases = {**content.phrases, **{token: PHRASES[token] for token in kept}}
+    odd = content.model_copy(update={"tokens": (*content.tokens, *kept), "phrases": phrases})
+    lacking = [token for token in COUNT_TOKENS if token not in kept]
+    with pytest.raises(EngineError, match=rf"lacks {len(lacking)} needed tokens .*{lacking[0]}"):
+        Vocabulary(odd)
+
+
+@pytest.mark.parametrize("field", COUNTED)
+def test_a_sentence_cannot_name_a_count_that_is_not_made(field: str) -> None:
+    """Also where the slot's letters happen to be words of the vocabulary."""
+    content = uncounted_file()
+    odd = content.model_copy(
+        update={
+            "tokens": (*content.tokens, *{"vehicles", "two", "wheelers", "pedestrians"} - {*content.tokens}),
+            "sentences": (*content.sentences, Sentence(words=f"yes, {{{field}}}")),
+        }
+    )
+    with pytest.raises(EngineError, match=rf"sentences\.\d+\.words: has a slot for what is no field.*\{{{field}\}}"):
+        Vocabulary(odd)
+
+
 def change(**changes: object) -> dict[str, object]:
     return json.loads(vocabulary_file().model_dump_json()) | changes
 
@@ -73,8 +112,12 @@ PHRASES = dict(vocabulary_file().phrases)
         (change(tokens=[t for t in TOKENS if t != "<eos>"]), "<eos>"),
         (change(tokens=[t for t in TOKENS if t != "pedestrian"]), "no tokens"),
         (change(phrases={k: v for k, v in PHRASES.items() if k != "advice:stop"}), "lacks phrases"),
+        (change(tokens=[t for t in TOKENS if t != "pedestrians:9"]), "lacks 1 needed tokens .*pedestrians:9"),
+        (change(phrases={k: v for k, v in PHRASES.items() if k != "vehicles:0"}), "lacks phrases .*vehicles:0"),
         (change(sentences=[{"words": "zeppelin ahead"}]), "zeppelin"),
-        (change(sentences=[{"words": "{moon} ahead"}]), "moon"),
+        (change(sentences=[{"words": "{moon} ahead"}]), "slot .*moon"),
+        (change(sentences=[{"words": "{stop} ahead"}]), "slot .*stop"),
+        (change(sentences=[{"words": "{Road} ahead"}]), "slot .*Road"),
         (change(sentences=[]), "sentences"),
     ],
 )

@@ -44,6 +44,7 @@ from triptych.nodes import convert
 STAMPS = st.integers(0, (2**31 - 1) * 10**9)
 FLOATS = st.floats(allow_nan=False)
 COUNTS = st.integers(0, 2**40)
+OBJECTS = st.integers(0, 9) | st.just(255)
 
 
 def text(limit: int) -> st.SearchStrategy[str]:
@@ -62,6 +63,9 @@ ADVICE = st.builds(
     st.sampled_from(Light),
     st.lists(st.sampled_from(Hazard), max_size=8).map(tuple),
     st.sampled_from(Advice),
+    OBJECTS,
+    OBJECTS,
+    OBJECTS,
     text(128),
     text(256),
     st.lists(FLOATS, max_size=64).map(tuple),
@@ -216,6 +220,33 @@ def test_a_changed_message_fails_its_crc() -> None:
     )
     msg.speed_limit_mps = 30.0
     assert not crc_ok(convert.constraint_from_msg(msg))
+
+
+def _answer(**counts: int) -> TierResult:
+    return TierResult(
+        Tier.FULL, Origin.FRESH, "", 1, "f", 1, 2, 1.0, LatencySplit(), "e", "v", "d", 0.0, SceneAdvice(**counts)
+    )  # fmt: skip
+
+
+def test_counts_keep_their_places_in_the_message() -> None:
+    msg = over_the_wire(convert.result_to_msg(_answer(vehicles=4, two_wheelers=0, pedestrians=9)))
+    assert (msg.vehicles, msg.two_wheelers, msg.pedestrians) == (4, 0, 9)
+    msg = over_the_wire(convert.result_to_msg(_answer()))
+    assert (msg.vehicles, msg.two_wheelers, msg.pedestrians) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("field", ["vehicles", "two_wheelers", "pedestrians"])
+def test_a_count_changed_on_the_way_is_seen_and_what_is_none_is_refused(field: str) -> None:
+    msg = convert.result_to_msg(protect(_answer(vehicles=4, two_wheelers=0, pedestrians=9), 5))
+    setattr(msg, field, 7)
+    assert not crc_ok(convert.result_from_msg(over_the_wire(msg)))
+    for number in (10, 254):
+        setattr(msg, field, number)
+        with pytest.raises(InputError, match=f"SceneAdvice: {field}: is no count .got {number}"):
+            convert.result_from_msg(over_the_wire(msg))
+    for number in (-1, 256):
+        with pytest.raises(InputError, match=f"{field}: does not fit an unsigned number of 8 bits"):
+            convert.result_to_msg(_answer(**{field: number}))
 
 
 @pytest.mark.parametrize("number", [0, 4, 200])

@@ -23,7 +23,8 @@ import triptych_ros.msg, nav_msgs.msg
 from test_replay_writer import RECORDS
 from triptych.nodes import convert
 from triptych.replay import messages
-READERS = {"detector/result": "result", "full/result": "result", "detector/status": "status", "odometry": "odometry",
+READERS = {"detector/result": "result", "distilled/result": "result", "full/result": "result",
+           "detector/status": "status", "odometry": "odometry",
            "supervisor/constraint": "constraint", "supervisor/state": "state", "driver/state": "driver"}
 for topic, reader in READERS.items():
     name, data = messages.serialize(RECORDS[topic])
@@ -59,4 +60,4 @@ def test_rclpy_reads_what_we_serialise_without_it() -> None:
         [sys.executable, "-c", THROUGH_RCLPY], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "7"
+    assert done.stdout.strip() == "8"

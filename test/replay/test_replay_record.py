@@ -29,6 +29,7 @@ from triptych.contract import (
     protect,
 )
 from triptych.replay import record as rec
+from triptych.session import RECORD, complete_record
 
 
 def detector_result() -> TierResult:
@@ -56,7 +57,13 @@ def detector_result() -> TierResult:
 
 def advice_result() -> TierResult:
     payload = SceneAdvice(
-        hazards=(Hazard.RED_LIGHT,), advice=Advice.STOP, text="Rot — stopp", token_probabilities=(0.5, 1.0)
+        hazards=(Hazard.RED_LIGHT,),
+        advice=Advice.STOP,
+        vehicles=9,
+        two_wheelers=0,
+        pedestrians=255,
+        text="Rot — stopp",
+        token_probabilities=(0.5, 1.0),
     )
     return protect(
         TierResult(
@@ -152,8 +159,9 @@ def test_streamed_part_file_is_readable_before_close(tmp_path: Path) -> None:
         (b"{}\n", "line 1"),
         (b'{"kind":"state"}\n', "not a run record"),
         (b'{"kind":"meta","format_version":99,"meta":{}}\n', "format version"),
-        (b'{"kind":"meta","format_version":1,"meta":{}}\n{"kind":"nonsense"}\n{"kind":"meta","meta":{}}\n', "line 2"),
-        (b'{"kind":"meta","format_version":1,"meta":{}}\n[1]\n{"kind":"meta","meta":{}}\n', "line 2"),
+        (b'{"kind":"meta","format_version":1,"meta":{}}\n', "format version"),
+        (b'{"kind":"meta","format_version":2,"meta":{}}\n{"kind":"nonsense"}\n{"kind":"meta","meta":{}}\n', "line 2"),
+        (b'{"kind":"meta","format_version":2,"meta":{}}\n[1]\n{"kind":"meta","meta":{}}\n', "line 2"),
     ],
 )
 def test_bad_files_end_in_one_sentence(tmp_path: Path, content: bytes, words: str) -> None:
@@ -166,6 +174,12 @@ def test_bad_files_end_in_one_sentence(tmp_path: Path, content: bytes, words: st
 def test_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         rec.RunRecord.load(tmp_path / "no")
+
+
+def test_what_a_session_adds_at_the_end_is_of_the_same_format(tmp_path: Path) -> None:
+    full_record().save(tmp_path / RECORD)
+    record = complete_record(tmp_path, {"mode": "live", "ended_ns": 9}, [])
+    assert record.meta["ended_ns"] == 9 and len(record.results) == 2
 
 
 def test_state_changes_drop_repetitions() -> None:

@@ -35,6 +35,7 @@ from triptych.contract import (
     protect,
     supervision,
 )
+from triptych.contract.result import NOT_COUNTED
 from triptych.replay import messages
 from triptych.replay.record import StateRecord, VerdictRecord
 from triptych.replay.recording import VIDEO_EPOCH_NS, inspect, open_recording
@@ -52,8 +53,17 @@ def result(tier: Tier, payload: Detections | SceneAdvice) -> TierResult:
 RECORDS = {
     "detector/result": result(Tier.DETECTOR, Detections(640, 360, (Detection("car", 0, 0.75, 1.0, 2.0, 30.5, 40.25),))),
     "full/result": result(
-        Tier.FULL, SceneAdvice(hazards=(Hazard.RED_LIGHT, Hazard.WORKS), text="Rot — stopp", token_probabilities=(0.5,))
+        Tier.FULL,
+        SceneAdvice(
+            hazards=(Hazard.RED_LIGHT, Hazard.WORKS),
+            vehicles=9,
+            two_wheelers=0,
+            pedestrians=2,
+            text="Rot — stopp",
+            token_probabilities=(0.5,),
+        ),
     ),
+    "distilled/result": result(Tier.DISTILLED, SceneAdvice(text="counts nothing")),
     "detector/status": protect(TierStatus(T0, Tier.DETECTOR, TierState.ACTIVE, True, frames_received=9), 1),
     "supervisor/constraint": protect(
         MotionConstraint(T0, 13.0, 2.0, True, False, True, DegradationState.NOMINAL, "because"), 2
@@ -89,6 +99,9 @@ def test_every_record_can_be_written_and_read_elsewhere(tmp_path: Path, storage:
     assert messages.stamp_of(boxes.result) == T0 - 5
     advice = seen["/full/result"][1]
     assert advice.text == "Rot — stopp" and list(advice.hazards) == [5, 6] and list(advice.token_probabilities) == [0.5]
+    assert (advice.vehicles, advice.two_wheelers, advice.pedestrians) == (9, 0, 2)
+    uncounted = seen["/distilled/result"][1]
+    assert (uncounted.vehicles, uncounted.two_wheelers, uncounted.pedestrians) == (NOT_COUNTED,) * 3
     assert seen["/detector/status"][1].frames_received == 9
     assert seen["/supervisor/constraint"][1].speed_limit_mps == 13.0
     assert list(seen["/supervisor/state"][1].active_faults) == ["a", "b"]

@@ -198,6 +198,9 @@ def _payload(tier: Tier, stamp: int, rng: random.Random) -> Payload:
         Light.DAY,
         (Hazard.LEAD_VEHICLE, Hazard.PEDESTRIAN_NEAR_LANE) if near else (),
         Advice.SLOW_DOWN if near else Advice.PROCEED,
+        2 if near else 0,
+        0,
+        1 if near else 0,
         "",
         "urban road in clear daylight, a vehicle is close ahead and slowing"
         if near

@@ -56,7 +56,7 @@ def test_each_tier_has_its_figures() -> None:
         "vehicle",
     ):
         assert part in text
-    assert "lead vehicle" in row(model, "full")
+    assert "lead vehicle" in row(model, "full") and "2 vehicles, 1 pedestrian" in shown(model, 400)
 
 
 def test_only_the_last_five_seconds_count() -> None:

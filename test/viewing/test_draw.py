@@ -236,6 +236,26 @@ def test_advice_text_names_question_hazards_and_answer() -> None:
     advice = SceneAdvice(hazards=(Hazard.RED_LIGHT,), question="may I go?", text="no, the light is red")
     assert advice_text(advice) == "may I go? red light | no, the light is red"
     assert advice_text(SceneAdvice()) == ""
+    seen = SceneAdvice(hazards=(Hazard.LEAD_VEHICLE,), vehicles=3, two_wheelers=0, pedestrians=1, text="keep off")
+    assert advice_text(seen) == "lead vehicle | 3 vehicles, 1 pedestrian | keep off"
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((3, 0, 1), "3 vehicles, 1 pedestrian"),
+        ((1, 2, 0), "1 vehicle, 2 two wheelers"),
+        ((0, 1, 2), "1 two wheeler, 2 pedestrians"),
+        ((9, 9, 9), "9+ vehicles, 9+ two wheelers, 9+ pedestrians"),
+        ((8, 0, 0), "8 vehicles"),
+        ((0, 0, 0), "no road users"),
+        ((255, 255, 255), ""),
+        ((2, 255, 255), "2 vehicles"),
+        ((0, 255, 255), ""),
+    ],
+)
+def test_counts_are_named_shortly_and_only_if_made(counts: tuple[int, int, int], text: str) -> None:
+    assert words.counts_text(SceneAdvice(vehicles=counts[0], two_wheelers=counts[1], pedestrians=counts[2])) == text
 
 
 def test_takeover_counts_down() -> None:

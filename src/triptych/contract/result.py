@@ -13,6 +13,10 @@ MAX_TEXT = 256
 MAX_QUESTION = 128
 MAX_LABEL = 32
 MAX_REASON = 64
+COUNTED = ("vehicles", "two_wheelers", "pedestrians")
+"""Fields of an answer that are counts, see :class:`SceneAdvice`."""
+MOST_COUNTED = 9
+NOT_COUNTED = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +43,33 @@ class Detections:
 
 @dataclass(frozen=True, slots=True)
 class SceneAdvice:
-    """Payload of tiers 2 and 3. ``token_probabilities`` has one value in 0..1 per generated token."""
+    """Payload of tiers 2 and 3.
+
+    ``vehicles``, ``two_wheelers`` and ``pedestrians`` are what is counted in the newest frame: 0 to
+    :data:`MOST_COUNTED`, which stands for more as well, or :data:`NOT_COUNTED`. ``token_probabilities`` has one value
+    in 0..1 per generated token.
+    """
 
     road: Road = Road.UNKNOWN
     weather: Weather = Weather.UNKNOWN
     light: Light = Light.UNKNOWN
     hazards: tuple[Hazard, ...] = ()
     advice: Advice = Advice.CAUTION
+    vehicles: int = NOT_COUNTED
+    two_wheelers: int = NOT_COUNTED
+    pedestrians: int = NOT_COUNTED
     question: str = ""
     text: str = ""
     token_probabilities: tuple[float, ...] = ()
 
 
 Payload = Detections | SceneAdvice
+
+
+def is_count(value: object) -> bool:
+    """Whether ``value`` may stand in a field of :data:`COUNTED`; bools and NumPy integers may not."""
+    return type(value) is int and (0 <= value <= MOST_COUNTED or value == NOT_COUNTED)
+
 
 CAUTIOUS_ADVICE = SceneAdvice(advice=Advice.CAUTION, text="no answer")
 """The cautious policy of a VLM tier: unknown scene, caution."""

@@ -38,8 +38,9 @@ class Sentence(BaseModel):
     """One sentence the text may be.
 
     ``words`` may hold the slots ``{road} {weather} {light} {advice} {hazard}``, filled with the phrase of what the
-    answer's fields say; ``{hazard}`` gives one variant per hazard named. ``when`` lists tokens that must be
-    among the answer's fields, or must not (leading ``!``; ``!hazard:*`` means no hazard at all).
+    answer's fields say; ``{hazard}`` gives one variant per hazard named. A vocabulary that counts has
+    ``{vehicles} {two_wheelers} {pedestrians}`` as well. ``when`` lists tokens that must be among the answer's fields,
+    or must not (leading ``!``; ``!hazard:*`` means no hazard at all).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

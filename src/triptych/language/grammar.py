@@ -1,27 +1,24 @@
 """The language of answers, as a finite automaton over tokens.
 
-    answer = road weather light hazard* advice sentence <eos>
+    answer = road weather light [vehicles two_wheelers pedestrians] hazard* advice sentence <eos>
 
-Hazards come in the order of the enumeration, so none can be named twice. A sentence is one of the vocabulary's, with
-its slots filled from the fields already said: the text cannot contradict them. Every path ends, and the
-longest is checked against the contract's bounds when the grammar is built.
+Only models whose vocabulary counts say numbers. Hazards come in the order of the enumeration, so none can be named
+twice. A sentence is one of the vocabulary's, with its slots filled from the fields already said: the text cannot
+contradict them. Every path ends, and the longest is checked against the contract's bounds when the grammar is built.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from triptych.contract import CAUTIOUS_ADVICE, Advice, EngineError, Hazard, Light, Road, SceneAdvice, Weather
-from triptych.contract.result import MAX_HAZARDS, MAX_TEXT
+from triptych.contract.result import COUNTED, MAX_HAZARDS, MAX_TEXT, MOST_COUNTED, NOT_COUNTED
 from triptych.language.config import Sentence
-from triptych.language.tokeniser import FIELDS, Vocabulary, field_token, normalise, render
+from triptych.language.tokeniser import FIELDS, SLOT, Vocabulary, count_token, field_token, normalise, render
 
-ORDER = ("road", "weather", "light", "hazard", "advice")
-_SLOT = re.compile(r"(\{[a-z]+\})")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -46,7 +43,7 @@ class State:
     @property
     def fields_complete(self) -> bool:
         """Whether the advice has been said, i.e. only the text may be missing."""
-        return self.stage >= len(ORDER)
+        return self.node is not None or self.done
 
 
 class Grammar:
@@ -68,10 +65,18 @@ class Grammar:
         for name, kind in FIELDS.items():
             for value in kind:
                 self._value[vocabulary.index[field_token(name, value)]] = (name, int(value))
-        self._of: dict[str, list[int]] = {name: [t for t, (n, _) in self._value.items() if n == name] for name in ORDER}
+        counted = COUNTED if vocabulary.counts else ()
+        for name in counted:
+            for number in range(MOST_COUNTED + 1):
+                self._value[vocabulary.index[count_token(name, number)]] = (name, number)
+        self.order = ("road", "weather", "light", *counted, "hazard", "advice")
+        """Fields as they are said."""
+        self._of: dict[str, list[int]] = {
+            name: [t for t, (n, _) in self._value.items() if n == name] for name in self.order
+        }
         self.advice = tuple(sorted(self._of["advice"], key=lambda token: self._value[token][1]))
         """Advice tokens from least to most careful."""
-        self._stage_masks = [self._mask(self._of[name]) for name in ORDER]
+        self._stage_masks = [self._mask(self._of[name]) for name in self.order]
         self._hazard_masks = {
             last: self._mask([t for t in self._of["hazard"] if self._value[t][1] > last] + self._of["advice"])
             for last in range(max(Hazard) + 1)
@@ -89,7 +94,7 @@ class Grammar:
             raise EngineError(
                 "needs one sentence without conditions and without {hazard}", where=vocabulary.where, field="sentences"
             )
-        phrases = {name: [vocabulary.phrases[vocabulary.tokens[t]] for t in self._of[name]] for name in ORDER}
+        phrases = {name: [vocabulary.phrases[vocabulary.tokens[t]] for t in self._of[name]] for name in self.order}
         longest = {name: max(some, key=len) for name, some in phrases.items()}
         widest = {name: max(some, key=lambda phrase: len(render([*phrase]))) for name, some in phrases.items()}
         for number, sentence in enumerate(vocabulary.sentences):
@@ -100,7 +105,7 @@ class Grammar:
                     raise EngineError(
                         "is no field value", where=vocabulary.where, field=f"{where}.when", value=condition
                     )
-            count = 3 + MAX_HAZARDS + 1 + len(fill(sentence, longest)) + 1
+            count = len(self.order) - 1 + MAX_HAZARDS + len(fill(sentence, longest)) + 1
             if count > self.max_tokens:
                 problem = f"can make an answer of {count} tokens, above {self.max_tokens}"
                 raise EngineError(problem, where=vocabulary.where, field=where)
@@ -119,7 +124,7 @@ class Grammar:
             if state.node.mask is None:
                 state.node.mask = self._mask(list(state.node.children))
             return state.node.mask
-        if ORDER[state.stage] == "hazard":
+        if self.order[state.stage] == "hazard":
             last = self._value[state.fields[-1]] if state.fields else ("", 0)
             return self._hazard_masks[last[1] if last[0] == "hazard" else 0]
         return self._stage_masks[state.stage]
@@ -140,8 +145,8 @@ class Grammar:
         fields = (*state.fields, token)
         if name == "hazard":
             return State(fields, state.stage)
-        stage = ORDER.index(name) + 1
-        return State(fields, stage, self._sentences(fields) if stage == len(ORDER) else None)
+        stage = self.order.index(name) + 1
+        return State(fields, stage, self._sentences(fields) if stage == len(self.order) else None)
 
     def _sentences(self, fields: tuple[int, ...]) -> _Node:
         """The tree of sentences that fit ``fields``."""
@@ -174,8 +179,8 @@ class Grammar:
     def payload(self, state: State, question: str, probabilities: tuple[float, ...]) -> SceneAdvice:
         """The answer as the contract states it.
 
-        An answer that was cut short stays valid: fields not said are UNKNOWN, advice not said is the cautious
-        default, and a text not finished ends in "...".
+        An answer that was cut short stays valid: fields not said are UNKNOWN or NOT_COUNTED, advice not said is the
+        cautious default, and a text not finished ends in "...".
         """
         values: dict[str, int] = {}
         hazards: list[Hazard] = []
@@ -192,6 +197,9 @@ class Grammar:
             light=Light(values.get("light", Light.UNKNOWN)),
             hazards=tuple(hazards),
             advice=Advice(values.get("advice", CAUTIOUS_ADVICE.advice)),
+            vehicles=values.get("vehicles", NOT_COUNTED),
+            two_wheelers=values.get("two_wheelers", NOT_COUNTED),
+            pedestrians=values.get("pedestrians", NOT_COUNTED),
             question=question,
             text=render(words) if state.done else (render(words) + " ...").lstrip(),
             token_probabilities=probabilities,
@@ -201,8 +209,8 @@ class Grammar:
 def fill(sentence: Sentence, said: dict[str, tuple[str, ...]]) -> list[str]:
     """The words of ``sentence`` with its slots replaced by the phrases in ``said``."""
     words: list[str] = []
-    for part in _SLOT.split(sentence.words):
-        words += said[part[1:-1]] if _SLOT.fullmatch(part) else normalise(part)
+    for part in SLOT.split(sentence.words):
+        words += said[part[1:-1]] if SLOT.fullmatch(part) else normalise(part)
     return words
 
 

@@ -1,7 +1,8 @@
 """Words to numbers and back: a word-level vocabulary read from a JSON file beside the model.
 
-Tokens are of three kinds: five controls, one token per value of the contract's enumerations (``road:highway``) and
-plain lower-case words. A word-level table needs no trained merges, so the file is the whole tokeniser.
+Tokens are of three kinds: five controls, one token per value of the contract's fields (``road:highway``,
+``vehicles:2``) and plain lower-case words. A word-level table needs no trained merges, so the file is the whole
+tokeniser.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from triptych.contract import Advice, EngineError, Hazard, InputError, Light, Road, Weather
-from triptych.contract.result import MAX_QUESTION
+from triptych.contract.result import COUNTED, MAX_QUESTION, MOST_COUNTED
 from triptych.language.config import Sentence, VocabularyFile
 
 PAD, BOS, ANSWER, EOS, UNKNOWN = "<pad>", "<bos>", "<answer>", "<eos>", "<unk>"
@@ -26,6 +27,8 @@ FIELDS: dict[str, type[Road] | type[Weather] | type[Light] | type[Hazard] | type
     "advice": Advice,
 }
 """Field name in a token, and the enumeration its values come from."""
+SLOT = re.compile(r"(\{[^{}]*\})")
+"""Where a sentence names a field, e.g. ``{two_wheelers}``."""
 
 _WORD = re.compile(r"[a-z0-9]+|,")
 
@@ -45,6 +48,15 @@ def field_token(field: str, value: Road | Weather | Light | Hazard | Advice) -> 
     return f"{field}:{value.name.lower()}"
 
 
+def count_token(field: str, value: int) -> str:
+    """Name of the token of a number from 0, e.g. ``vehicles:2``; what is beyond ``MOST_COUNTED`` is said as that."""
+    return f"{field}:{min(value, MOST_COUNTED)}"
+
+
+COUNT_TOKENS = tuple(count_token(field, value) for field in COUNTED for value in range(MOST_COUNTED + 1))
+"""A vocabulary holds all of them or, of a model that does not count, none."""
+
+
 class Vocabulary:
     """The tokens, phrases and sentences of one model.
 
@@ -53,8 +65,9 @@ class Vocabulary:
         where: file name for messages.
 
     Raises:
-        EngineError: tokens that repeat, a control or a field value without a token, a word used in a phrase
-            or sentence that is no token.
+        EngineError: tokens that repeat; a control or a field value without a token, a value without a phrase; only
+            some of the tokens that count; a sentence with a slot for no field; a word used in a phrase or sentence that
+            is no token.
     """
 
     def __init__(self, content: VocabularyFile, where: object = "vocabulary") -> None:
@@ -66,7 +79,10 @@ class Vocabulary:
         self.index = {token: number for number, token in enumerate(content.tokens)}
         if len(self.index) != len(content.tokens):
             raise EngineError("holds a token twice", where=where, field="tokens")
+        self.counts = any(token in self.index for token in COUNT_TOKENS)
+        """Whether the model counts objects."""
         needed = [*CONTROLS, *(field_token(f, v) for f, kind in FIELDS.items() for v in kind)]
+        needed += COUNT_TOKENS if self.counts else ()
         missing = [token for token in needed if token not in self.index]
         if missing:
             raise EngineError(f"lacks {len(missing)} needed tokens", where=where, field="tokens", value=missing[:4])
@@ -76,9 +92,13 @@ class Vocabulary:
             raise EngineError("lacks phrases", where=where, field="phrases", value=without[:4])
         for token, words in self.phrases.items():
             self._known(words, f"phrases.{token}")
+        slots = {f"{{{field}}}" for field in (*FIELDS, *(COUNTED if self.counts else ()))}
         for number, sentence in enumerate(self.sentences):
-            plain = re.sub(r"\{(road|weather|light|hazard|advice)\}", " ", sentence.words)
-            self._known(tuple(normalise(plain)), f"sentences.{number}.words")
+            strange = [slot for slot in SLOT.findall(sentence.words) if slot not in slots]
+            if strange:
+                problem = "has a slot for what is no field of this vocabulary"
+                raise EngineError(problem, where=where, field=f"sentences.{number}.words", value=strange[0])
+            self._known(tuple(normalise(SLOT.sub(" ", sentence.words))), f"sentences.{number}.words")
 
     def _known(self, words: tuple[str, ...], field: str) -> None:
         strange = [word for word in words if word not in self.index]

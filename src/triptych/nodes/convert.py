@@ -48,6 +48,7 @@ from triptych.contract import (
     protect,
 )
 from triptych.contract.result import (
+    COUNTED,
     MAX_DETECTIONS,
     MAX_HAZARDS,
     MAX_LABEL,
@@ -55,6 +56,7 @@ from triptych.contract.result import (
     MAX_REASON,
     MAX_TEXT,
     MAX_TOKENS,
+    is_count,
 )
 from triptych.contract.supervision import StateRecord, Verdict
 from triptych.replay.images import decode_compressed, decode_image
@@ -199,6 +201,9 @@ def result_to_msg(result: TierResult) -> DetectionsMsg | SceneAdviceMsg:
         light=int(payload.light),
         hazards=array.array("B", [int(h) for h in payload.hazards]),
         advice=int(payload.advice),
+        vehicles=_uint(payload.vehicles, 8, "vehicles"),
+        two_wheelers=_uint(payload.two_wheelers, 8, "two_wheelers"),
+        pedestrians=_uint(payload.pedestrians, 8, "pedestrians"),
         question=payload.question,
         text=payload.text,
         token_probabilities=array.array("d", map(float, payload.token_probabilities)),
@@ -209,7 +214,7 @@ def result_from_msg(msg: DetectionsMsg | SceneAdviceMsg) -> TierResult:
     """A result message as a record.
 
     Raises:
-        InputError: a number that no enumeration knows.
+        InputError: a number that no enumeration knows, or one that is no count.
     """
     header = msg.result
     payload: Detections | SceneAdvice
@@ -223,12 +228,18 @@ def result_from_msg(msg: DetectionsMsg | SceneAdviceMsg) -> TierResult:
                 ),
             )
         else:
+            for name in COUNTED:
+                if not is_count(getattr(msg, name)):
+                    raise InputError("is no count", where=type(msg).__name__, field=name, value=getattr(msg, name))
             payload = SceneAdvice(
                 Road(msg.road),
                 Weather(msg.weather),
                 Light(msg.light),
                 tuple(Hazard(h) for h in msg.hazards),
                 Advice(msg.advice),
+                msg.vehicles,
+                msg.two_wheelers,
+                msg.pedestrians,
                 msg.question,
                 msg.text,
                 tuple(msg.token_probabilities),

@@ -40,7 +40,8 @@ from triptych.contract import (
     VerdictLevel,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Raised whenever a recorded message gets another content, since its CRC would no longer fit when read."""
 T = TypeVar("T")
 
 

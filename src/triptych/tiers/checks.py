@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triptych.contract import Advice, Detections, Hazard, Light, Road, SceneAdvice, Tier, Weather
-from triptych.contract.result import MAX_DETECTIONS, MAX_HAZARDS, MAX_TEXT, MAX_TOKENS
+from triptych.contract.result import COUNTED, MAX_DETECTIONS, MAX_HAZARDS, MAX_TEXT, MAX_TOKENS, is_count
 from triptych.engines.protocol import EngineOutput
 
 
@@ -52,6 +52,9 @@ def _bad_advice(payload: SceneAdvice) -> str:
     for name, kind in _TERMS:
         if not isinstance(getattr(payload, name), kind):
             return f"{name} is not a {kind.__name__} (got {getattr(payload, name)!r})"
+    for name in COUNTED:
+        if not is_count(getattr(payload, name)):
+            return f"{name} is no count (got {getattr(payload, name)!r})"
     if not all(isinstance(h, Hazard) for h in payload.hazards):
         return f"a hazard is not a Hazard (got {payload.hazards!r})"
     if len(payload.hazards) > MAX_HAZARDS:

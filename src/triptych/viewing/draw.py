@@ -209,7 +209,7 @@ def draw_detector_badge(image: Image, result: TierResult) -> None:
 
 
 def draw_advice(image: Image, results: Sequence[TierResult]) -> None:
-    """Draw the bottom banner: one line per VLM tier with origin, age, advice, hazards and text."""
+    """Draw the bottom banner: one line per VLM tier with origin, age, advice, hazards, counts and text."""
     lines = [result for result in results if isinstance(result.payload, SceneAdvice)]
     if not lines:
         return
@@ -228,10 +228,11 @@ def draw_advice(image: Image, results: Sequence[TierResult]) -> None:
 
 
 def advice_text(advice: SceneAdvice) -> str:
-    """Hazards and free text of a scene answer in one line; the question first when one was asked."""
+    """Hazards, counts and free text of a scene answer in one line; the question first when one was asked."""
     hazards = ", ".join(words.word(hazard) for hazard in advice.hazards)
     question = f"{advice.question}? " if advice.question else ""
-    return question.replace("??", "?") + " | ".join(part for part in (hazards, advice.text) if part)
+    parts = (hazards, words.counts_text(advice), advice.text)
+    return question.replace("??", "?") + " | ".join(part for part in parts if part)
 
 
 def draw_takeover(image: Image, remaining_s: float) -> None:

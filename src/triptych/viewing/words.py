@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import math
 
-from triptych.contract import Advice, DegradationState, DetectionClass, Hazard, Light, Origin, Road, Tier, Weather
+from triptych.contract import (
+    Advice,
+    DegradationState,
+    DetectionClass,
+    Hazard,
+    Light,
+    Origin,
+    Road,
+    SceneAdvice,
+    Tier,
+    Weather,
+)
+from triptych.contract.result import COUNTED, MOST_COUNTED, NOT_COUNTED
 
 BLACK, GREY, WHITE = "#000000", "#8a8f98", "#ffffff"
 ORANGE, SKY, GREEN, YELLOW = "#e69f00", "#56b4e9", "#009e73", "#f0e442"
@@ -55,6 +67,18 @@ ADVICE_COLOURS: dict[Advice, str] = {
 def word(term: Advice | Hazard | Road | Weather | Light | DetectionClass) -> str:
     """Lower-case words of a contract term: ``LEAD_VEHICLE_BRAKING`` → "lead vehicle braking"."""
     return term.name.lower().replace("_", " ")
+
+
+def counts_text(advice: SceneAdvice) -> str:
+    """What was counted, e.g. "9+ vehicles, 1 pedestrian"; "no road users" if none of any kind, empty if not counted."""
+    counts = {name: getattr(advice, name) for name in COUNTED}
+    if not any(counts.values()):
+        return "no road users"
+    return ", ".join(
+        f"{count}{'+' if count == MOST_COUNTED else ''} {(name if count > 1 else name[:-1]).replace('_', ' ')}"
+        for name, count in counts.items()
+        if count not in (0, NOT_COUNTED)
+    )
 
 
 def detection_class(class_id: int) -> DetectionClass:

@@ -10,9 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from triptych.contract import Advice, Hazard, Light, Road, SceneAdvice, Weather
+from triptych.contract.result import COUNTED, MOST_COUNTED, NOT_COUNTED
 from triptych.language.config import Sentence, VocabularyFile
 from triptych.language.grammar import Grammar, fill, holds
-from triptych.language.tokeniser import CONTROLS, FIELDS, Vocabulary, field_token, normalise
+from triptych.language.tokeniser import (
+    CONTROLS,
+    COUNT_TOKENS,
+    FIELDS,
+    SLOT,
+    Vocabulary,
+    count_token,
+    field_token,
+    normalise,
+)
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine or more")
+KINDS = {"vehicles": "vehicle", "two_wheelers": "two wheeler", "pedestrians": "pedestrian"}
+assert len(NUMBERS) == MOST_COUNTED + 1
 
 PHRASES: dict[str, str] = {
     "road:unknown": "unknown road",
@@ -42,6 +56,11 @@ PHRASES: dict[str, str] = {
     "advice:slow_down": "slow down",
     "advice:prepare_to_stop": "prepare to stop",
     "advice:stop": "stop",
+    **{
+        count_token(field, number): f"{word} {kind}{'s' if number > 1 else ''}"
+        for field, kind in KINDS.items()
+        for number, word in enumerate(NUMBERS)
+    },
 }
 
 SEVERITY = (
@@ -271,6 +290,19 @@ TOPICS: tuple[Topic, ...] = (
         "is the traffic dense",
     ),
     Topic(
+        "count",
+        (
+            "how many vehicles do you see",
+            "how many cars are there",
+            "how many people do you see",
+            "count the vehicles",
+            "how many two wheelers are there",
+            "how many pedestrians are there",
+            "how many vehicles are there",
+        ),
+        (_say("{vehicles}, {two_wheelers}, {pedestrians}"),),
+    ),
+    Topic(
         "overtake",
         (
             "may i overtake",
@@ -351,13 +383,10 @@ def vocabulary_file() -> VocabularyFile:
         for text in topic.questions:
             words.update(normalise(text))
         for sentence in topic.sentences:
-            plain = sentence.words
-            for slot in ("road", "weather", "light", "hazard", "advice"):
-                plain = plain.replace("{" + slot + "}", " ")
-            words.update(normalise(plain))
+            words.update(normalise(SLOT.sub(" ", sentence.words)))
     return VocabularyFile(
         format="triptych-vocabulary-1",
-        tokens=(*CONTROLS, *fields, *sorted(words)),
+        tokens=(*CONTROLS, *fields, *COUNT_TOKENS, *sorted(words)),
         phrases=PHRASES,
         sentences=tuple(sentence for topic in TOPICS for sentence in topic.sentences),
         max_question_tokens=MAX_QUESTION_TOKENS,
@@ -378,11 +407,13 @@ class Truth:
     light: Light | None = None
     hazards: tuple[Hazard, ...] | None = None
     advice: Advice | None = None
+    counts: tuple[int | None, int | None, int | None] = (None, None, None)
+    """Of :data:`COUNTED`; up to ``MOST_COUNTED``."""
 
     @property
     def complete(self) -> bool:
         """Whether every field is known."""
-        return None not in (self.road, self.weather, self.light, self.hazards, self.advice)
+        return None not in (self.road, self.weather, self.light, *self.counts, self.hazards, self.advice)
 
 
 def answer_tokens(vocabulary: Vocabulary, truth: Truth, topic: Topic) -> tuple[list[int], list[bool]]:
@@ -404,6 +435,10 @@ def answer_tokens(vocabulary: Vocabulary, truth: Truth, topic: Topic) -> tuple[l
         truth.weather is not None,
     )
     put(field_token("light", truth.light if truth.light is not None else Light.UNKNOWN), truth.light is not None)
+    for field, count in zip(COUNTED if vocabulary.counts else (), truth.counts, strict=False):
+        if count is None:
+            return tokens, known
+        put(count_token(field, count), True)
     if truth.hazards is None:
         return tokens, known
     for hazard in sorted(truth.hazards):
@@ -432,6 +467,9 @@ def sentence_tokens(vocabulary: Vocabulary, truth: Truth, topic: Topic) -> list[
         field_token("advice", truth.advice),
         *(field_token("hazard", hazard) for hazard in truth.hazards),
     }
+    if vocabulary.counts:
+        pairs = zip(COUNTED, truth.counts, strict=True)
+        names |= {count_token(field, count) for field, count in pairs if count is not None}
     said = {name.split(":")[0]: vocabulary.phrases[name] for name in names if not name.startswith("hazard")}
     named = worst(truth.hazards)
     if named is not None:
@@ -443,8 +481,12 @@ def sentence_tokens(vocabulary: Vocabulary, truth: Truth, topic: Topic) -> list[
 
 
 def truth_of(answer: SceneAdvice) -> Truth:
-    """The fields of a contract answer as a complete truth."""
-    return Truth(answer.road, answer.weather, answer.light, answer.hazards, answer.advice)
+    """The fields of a contract answer as a truth, complete if the answer counts."""
+    vehicles, two_wheelers, pedestrians = (
+        None if count == NOT_COUNTED else count for count in (answer.vehicles, answer.two_wheelers, answer.pedestrians)
+    )
+    counts = (vehicles, two_wheelers, pedestrians)
+    return Truth(answer.road, answer.weather, answer.light, answer.hazards, answer.advice, counts)
 
 
 def make_vocabulary() -> Vocabulary:
