@@ -96,7 +96,8 @@ def field_rows(schema: dict[str, Any], definitions: dict[str, Any], prefix: str)
         meaning = field.get("description", inner.get("description", "") if "properties" not in inner else "")
         yield f"| `{prefix}{name}` | {kind} | {shown} | {meaning} |\n"
         if "properties" in inner and prefix + name != "golden.file":  # the same as files.<role>
-            step = f"{prefix}{name}.<role>." if "additionalProperties" in field else f"{prefix}{name}."
+            key = "<role>." if name == "files" else "<name>."
+            step = f"{prefix}{name}.{key}" if "additionalProperties" in field else f"{prefix}{name}."
             yield from field_rows(inner, definitions, step)
 
 

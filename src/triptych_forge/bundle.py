@@ -1,9 +1,9 @@
 """The engine bundle: a folder with everything a vehicle needs of a model, and the evidence of how it came to be.
 
 *Content* is what decides the vehicle's answers and comes out the same from the same inputs: manifest, engine files,
-tokenizer, golden picture, recipe, hash of the calibration data. *Evidence* is what was found on the way and holds
-timings: decision log, fidelity report, model card. :attr:`Bundle.content_sha256` covers the former only, so that a
-bundle made again can be compared with the first by one number.
+tokenizer, adapters, golden picture, recipe, hash of the calibration data. *Evidence* is what was found on the way and
+holds timings: decision log, fidelity report, model card. :attr:`Bundle.content_sha256` covers the former only, so that
+a bundle made again can be compared with the first by one number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
-from triptych.engines.manifest import load_manifest
+from triptych.engines.manifest import Manifest, load_manifest
 from triptych_forge.decisions import read_decisions
 from triptych_forge.files import sha256_of
 
@@ -80,12 +80,7 @@ def write_bundle(out: Path, files: Mapping[str, Path | bytes], calibration_sha25
             target.write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         manifest = load_manifest(place / "manifest.yaml")
         hashes = {name: sha256_of(place / name) for name in sorted(files)}
-        named = [*manifest.files.values(), *([manifest.golden.file] if manifest.golden.file else [])]
-        for file in named:
-            if file.path not in hashes:
-                raise ConfigError("is named by the manifest and not in the bundle", where=out, field=file.path)
-            if hashes[file.path] != file.sha256:
-                raise ConfigError("has another SHA-256 than the manifest says", where=out, field=file.path)
+        _check_named(manifest, hashes, out)
         content = {name: digest for name, digest in hashes.items() if name not in EVIDENCE}
         bundle = Bundle(
             schema_version=1,
@@ -104,6 +99,15 @@ def write_bundle(out: Path, files: Mapping[str, Path | bytes], calibration_sha25
         os.replace(place, out)
         shutil.rmtree(old, ignore_errors=True)
     return bundle
+
+
+def _check_named(manifest: Manifest, hashes: Mapping[str, str], where: Path) -> None:
+    """Every file that the manifest names, adapters and golden picture included, is there as it says."""
+    for file in [*manifest.engine_files().values(), *([manifest.golden.file] if manifest.golden.file else [])]:
+        if file.path not in hashes:
+            raise ConfigError("is named by the manifest and not in the bundle", where=where, field=file.path)
+        if hashes[file.path] != file.sha256:
+            raise ConfigError("has another SHA-256 than the manifest says", where=where, field=file.path)
 
 
 def check_bundle(folder: Path) -> Bundle:
@@ -138,6 +142,7 @@ def check_bundle(folder: Path) -> Bundle:
     manifest = load_manifest(folder / "manifest.yaml")
     if (manifest.name, manifest.version) != (bundle.name, bundle.version):
         raise ConfigError("is not the manifest's", where=path, field="name", value=f"{bundle.name} {bundle.version}")
+    _check_named(manifest, bundle.content, folder)
     if len(read_decisions(folder / DECISIONS_FILE)) != bundle.decisions:
         raise ConfigError("lines were added or removed", where=folder, field=DECISIONS_FILE)
     return bundle

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from triptych.contract import ConfigError, EngineError
 from triptych.resources import resource
-from triptych_forge.bundle import Bundle, check_bundle, write_bundle
+from triptych_forge.bundle import Bundle, check_bundle, content_hash, write_bundle
 from triptych_forge.decisions import DecisionLog
 
 SOURCE = resource("models") / "triptych-distilled"
@@ -63,6 +65,52 @@ def test_an_engine_that_the_manifest_does_not_mean(tmp_path: Path) -> None:
         write_bundle(tmp_path / "out", {**parts(tmp_path), "encoder.onnx": b"other"})
     with pytest.raises(EngineError):
         write_bundle(tmp_path / "out", {**parts(tmp_path), "manifest.yaml": b"[]"})
+
+
+def with_adapter(tmp_path: Path, content: bytes = b"weights", **entry: str) -> dict[str, Path | bytes]:
+    """The parts with an adapter that the manifest names."""
+    manifest = yaml.safe_load((SOURCE / "manifest.yaml").read_text())
+    digest = hashlib.sha256(b"weights").hexdigest()
+    listed = {"path": "adapters/night.onnx_adapter", "sha256": digest, "when": {"light": "night"}, **entry}
+    text = yaml.safe_dump({**manifest, "adapters": {"night": listed}}).encode()
+    return {**parts(tmp_path), "manifest.yaml": text, "adapters/night.onnx_adapter": content}
+
+
+def test_adapters_are_content(tmp_path: Path) -> None:
+    """They decide the answers: their hash is in the bundle's, and a change of them is found."""
+    out = tmp_path / "out"
+    bundle = write_bundle(out, with_adapter(tmp_path))
+    name = "adapters/night.onnx_adapter"
+    assert bundle.content[name] == hashlib.sha256(b"weights").hexdigest() and check_bundle(out) == bundle
+    assert bundle.content_sha256 != write_bundle(tmp_path / "plain", parts(tmp_path)).content_sha256
+    (out / name).write_bytes(b"weightz")
+    with pytest.raises(ConfigError, match=f"{name}: was changed"):
+        check_bundle(out)
+    (out / name).unlink()
+    with pytest.raises(ConfigError, match=f"{name}: is missing"):
+        check_bundle(out)
+
+
+def test_an_adapter_that_the_manifest_does_not_mean(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"night\.onnx_adapter: has another SHA-256"):
+        write_bundle(tmp_path / "out", with_adapter(tmp_path, b"other"))
+    with pytest.raises(ConfigError, match=r"night\.bin: is named by the manifest and not in the bundle"):
+        write_bundle(tmp_path / "out", with_adapter(tmp_path, path="adapters/night.bin"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["adapters/night.onnx_adapter", "golden.png", "decoder.onnx"])
+def test_a_list_that_was_made_to_fit_a_bundle_without_a_named_file(tmp_path: Path, name: str) -> None:
+    """Whoever takes a file out of the folder and out of the list has still not taken it out of the manifest."""
+    out = tmp_path / "out"
+    write_bundle(out, with_adapter(tmp_path))
+    (out / name).unlink()
+    listing = json.loads((out / "bundle.json").read_text())
+    del listing["content"][name]
+    listing["content_sha256"] = content_hash(listing["content"], listing["calibration_sha256"])
+    (out / "bundle.json").write_text(json.dumps(listing))
+    with pytest.raises(ConfigError, match=f"{name}: is named by the manifest and not in the bundle"):
+        check_bundle(out)
 
 
 def damaged(folder: Path, how: str) -> None:

@@ -22,8 +22,10 @@ from triptych.contract import (
     TierResult,
     crc_ok,
 )
+from triptych.contract.result import COUNTED
 from triptych.engines.protocol import EngineOutput
 from triptych.tiers import JITTER_SHARE, PUBLISH_MARGIN_S, REPEAT_LIMIT, TierCore
+from triptych.tiers.checks import unusable
 
 MS = 1_000_000
 EPOCH = 1_700_000_000 * 10**9
@@ -117,6 +119,22 @@ def test_in_time_every_frame_is_fresh_and_complete() -> None:
     assert when == pytest.approx(1950 + 14)
     assert [r.sequence_counter for _, r in results] == [(k + 1) % 256 for k in range(40)]
     assert all(crc_ok(r) for _, r in results)
+
+
+def test_a_result_names_the_adapter_that_gave_it_and_a_default_names_none() -> None:
+    core = TierCore(Tier.DISTILLED, BUDGETS[Tier.DISTILLED], engine_id="e", engine_version="1")
+    core.start(0, EPOCH)
+    core.offer(frame(0.0), 0, EPOCH)
+    assert core.take(0)
+    now = round(10 * MS)
+    result = core.finish(output(Tier.DISTILLED, adapter="night"), now, EPOCH + now)
+    assert result is not None and result.origin is Origin.FRESH and result.engine_version == "1+night"
+    assert crc_ok(result)
+    silent = TierCore(Tier.DISTILLED, BUDGETS[Tier.DISTILLED], engine_id="e", engine_version="1")
+    silent.start(0, EPOCH)
+    later = round(2000 * MS)
+    default = silent.poll(later, EPOCH + later)
+    assert default is not None and default.origin is Origin.DEFAULT and default.engine_version == "1"
 
 
 def test_late_inference_repeats_the_previous_result_at_the_deadline() -> None:
@@ -326,6 +344,17 @@ def test_unusable_output_is_an_engine_error(bad: EngineOutput) -> None:
         SceneAdvice(road=3),  # type: ignore[arg-type]
         SceneAdvice(hazards=(3,)),  # type: ignore[arg-type]
         SceneAdvice(question=None),  # type: ignore[arg-type]
+        SceneAdvice(vehicles=10),
+        SceneAdvice(vehicles=254),
+        SceneAdvice(vehicles=256),
+        SceneAdvice(vehicles=-1),
+        SceneAdvice(vehicles=True),
+        SceneAdvice(vehicles=3.0),  # type: ignore[arg-type]
+        SceneAdvice(vehicles=None),  # type: ignore[arg-type]
+        SceneAdvice(vehicles=np.uint8(3)),  # type: ignore[arg-type]
+        SceneAdvice(vehicles=np.int64(255)),  # type: ignore[arg-type]
+        SceneAdvice(two_wheelers=10),
+        SceneAdvice(pedestrians=10),
     ],
 )
 def test_unusable_advice_is_an_engine_error(advice: SceneAdvice) -> None:
@@ -335,6 +364,23 @@ def test_unusable_advice_is_an_engine_error(advice: SceneAdvice) -> None:
     core.take(4 * MS)
     core.finish(output(Tier.FULL, payload=advice), 8 * MS, EPOCH + 8 * MS)
     assert core.fault(8 * MS).startswith("engine_error: ")
+
+
+@settings(deadline=None)
+@given(st.sampled_from(COUNTED), st.integers(-1000, 1000))
+def test_a_count_passes_within_its_range_only(field: str, count: int) -> None:
+    why = unusable(Tier.FULL, output(Tier.FULL, payload=SceneAdvice(**{field: count})))
+    assert why == ("" if 0 <= count <= 9 or count == 255 else f"{field} is no count (got {count})")
+
+
+def test_counts_are_published_as_the_engine_gave_them() -> None:
+    core = TierCore(Tier.FULL, BUDGETS[Tier.FULL])
+    core.offer(frame(0, 1, 4), 4 * MS)
+    core.take(4 * MS)
+    advice = SceneAdvice(vehicles=9, two_wheelers=0, pedestrians=255)
+    result = core.finish(output(Tier.FULL, payload=advice), 8 * MS, EPOCH + 8 * MS)
+    assert result is not None and result.origin is Origin.FRESH and result.payload == advice
+    assert core.fault(8 * MS) == ""
 
 
 def test_frames_later_than_the_budget_feed_last_frame() -> None:

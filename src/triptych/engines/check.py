@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from triptych.contract import EngineError
+from triptych.contract import EngineError, Payload
 from triptych.engines.golden import golden_frame
 from triptych.engines.load import load_engine
 from triptych.engines.manifest import Manifest, load_manifest, resolve_files
@@ -18,6 +18,8 @@ from triptych.engines.protocol import Engine, EngineOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from triptych.language.engine import VlmEngine
 
 WARM_UP_RUNS = 3
 LATENCY_RUNS = 30
@@ -104,12 +106,16 @@ def check(
         output = self_test(engines[0])
         return f"answer as expected, uncertainty {output.uncertainty:.2f}"
 
+    def adapters() -> str:
+        return try_adapters(engines[0])  # type: ignore[arg-type]
+
     def latency() -> str:
-        p90 = measure(engines[0])
+        p90, adapter = max((measure(engines[0], name), name) for name in ("", *loaded[0].adapters))
         limit = loaded[0].latency.budget_ms
         if p90 > limit:
+            runs = f"{LATENCY_RUNS} runs" + (f" with adapter {adapter}" if adapter else "")
             raise EngineError(
-                f"p90 of {LATENCY_RUNS} runs is {p90:.1f} ms, above the budget of {limit:g} ms", where=path,
+                f"p90 of {runs} is {p90:.1f} ms, above the budget of {limit:g} ms", where=path,
                 remedy="free the machine, allow more threads, choose another device or a smaller engine",
             )  # fmt: skip
         return f"p90 {p90:.1f} ms, budget {limit:g} ms, {threads} thread(s)"
@@ -117,6 +123,8 @@ def check(
     if step("manifest", read):
         golden_there = step("golden picture", lambda: _describe(golden_frame(loaded[0], path, folder)))
         if step("files", hashes) and golden_there and step("load", load) and step("golden answer", golden):
+            if loaded[0].adapters:
+                step("adapters", adapters)
             step("latency", latency)
     for engine in engines:
         engine.close()
@@ -127,13 +135,44 @@ def _describe(frame: object) -> str:
     return f"{frame.width}x{frame.height}"  # type: ignore[attr-defined]
 
 
-def measure(engine: Engine) -> float:
-    """p90 in milliseconds of whole inferences on the golden frame."""
+def try_adapters(engine: VlmEngine) -> str:
+    """Switch through all adapters on the golden frame, there and back; a line with the times it took.
+
+    Raises:
+        EngineError: an adapter that changes nothing, or an answer that is another one after switching back.
+    """
+    answers: dict[str, tuple[Payload, float]] = {}
+    for name in ("", *engine.adapters, *reversed(engine.adapters), ""):
+        output = engine.golden_answer(name)
+        answer = (output.payload, output.uncertainty)
+        if answers.setdefault(name, answer) != answer:
+            raise EngineError(
+                "gives another answer after switching to another one and back", where=engine.id,
+                field=f"adapters.{name}" if name else "base weights", remedy="take the adapters out of the manifest",
+            )  # fmt: skip
+        if name and answer == answers[""]:
+            raise EngineError(
+                "changes nothing: the golden frame's answer is that of the base weights to the last bit",
+                where=engine.id, field=f"adapters.{name}", remedy="make it again or take it out of the manifest",
+            )  # fmt: skip
+    times = engine.switch_times()
+    return (
+        f"{', '.join(engine.adapters)}: switched there and back, same answers; switch {times.switch_ms:.2f} ms, "
+        f"first decoder run after it {times.first_run_ms:.1f} ms, any other {times.steady_run_ms:.1f} ms"
+    )
+
+
+def measure(engine: Engine, adapter: str = "") -> float:
+    """p90 in milliseconds of whole inferences on the golden frame, with an adapter if named."""
     frames, question = [engine.golden()] * engine.frames_wanted, getattr(engine, "golden_question", "")
+
+    def run() -> EngineOutput:
+        return engine.golden_answer(adapter) if adapter else engine.infer(frames, question)  # type: ignore[attr-defined]
+
     times = []
     for _ in range(LATENCY_RUNS):
         start = time.perf_counter()
-        engine.infer(frames, question)
+        run()
         times.append((time.perf_counter() - start) * 1e3)
     return float(np.percentile(times, 90))
 

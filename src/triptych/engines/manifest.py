@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from enum import IntEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -18,11 +20,12 @@ from pydantic import (
     Field,
     FiniteFloat,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from triptych.contract import DetectionClass, EngineError
+from triptych.contract import DetectionClass, EngineError, Light, Road, SceneAdvice, Weather
 from triptych.contract.result import MAX_DETECTIONS, MAX_LABEL
 
 ENGINE_DIR_VARIABLE = "TRIPTYCH_ENGINE_DIR"
@@ -33,6 +36,13 @@ FILES_OF_TASK: dict[str, tuple[str, ...]] = {
     "vlm": ("encoder", "decoder", "tokenizer"),
 }
 """Roles each task's ``files`` must hold, no more and no fewer."""
+
+SCENE_FIELDS: dict[str, type[IntEnum]] = {"road": Road, "weather": Weather, "light": Light}
+"""Fields of an answer that an adapter's conditions may ask for."""
+MAX_ADAPTERS = 16
+"""Each is kept in memory and warmed up at the start."""
+MAX_VERSION = 32
+ADAPTER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -58,6 +68,49 @@ class EngineFile(_Strict):
         if path.is_absolute() or ".." in path.parts:
             raise ValueError("must be relative, without '..'")
         return value
+
+
+def _known(field: str) -> list[str]:
+    """Values of a scene field that may be asked for; what is unknown is no scene."""
+    return [value.name.lower() for value in SCENE_FIELDS[field] if value]
+
+
+class When(_Strict):
+    """What answers must say for an adapter to be used: every condition given must hold."""
+
+    road: str | None = Field(default=None, description=", ".join(_known("road")))
+    weather: str | None = Field(default=None, description=", ".join(_known("weather")))
+    light: str | None = Field(default=None, description=", ".join(_known("light")))
+
+    @field_validator(*SCENE_FIELDS)
+    @classmethod
+    def _known_value(cls, value: str | None, info: ValidationInfo) -> str | None:
+        assert info.field_name is not None
+        known = _known(info.field_name)
+        if value is not None and value not in known:
+            raise ValueError(f"unknown {info.field_name} '{value}', known are {', '.join(known)}")
+        return value
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> When:
+        if not self.conditions:
+            raise ValueError(f"is empty: name at least one of {', '.join(SCENE_FIELDS)}")
+        return self
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Field and the value it must have, of those given."""
+        return {field: value for field in SCENE_FIELDS if (value := getattr(self, field)) is not None}
+
+    def holds(self, answer: SceneAdvice) -> bool:
+        """Whether ``answer`` meets every condition."""
+        return all(getattr(answer, field).name.lower() == value for field, value in self.conditions.items())
+
+
+class AdapterFile(EngineFile):
+    """An adapter of the decoder, in ONNX Runtime's format, and the scene it is for."""
+
+    when: When = Field(description="which answers lead to it: every condition given must hold")
 
 
 class InputGeometry(_Strict):
@@ -192,7 +245,7 @@ class Manifest(_Strict):
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="lower-case letters, digits, `._-`; in every result"
     )
-    version: str = Field(min_length=1, max_length=32, description="in quotes; in every result")
+    version: str = Field(min_length=1, max_length=MAX_VERSION, description="in quotes; in every result")
     task: Literal["detector", "vlm"] = Field(description="detector for tier 1, vlm for tiers 2 and 3")
     decoder: str = Field(
         min_length=1, max_length=32, description="how outputs are read, see the list of decoders on this page"
@@ -217,6 +270,11 @@ class Manifest(_Strict):
     frames: int = Field(default=1, ge=1, le=16, description="vlm: frames it looks at, the newest last")
     golden: Golden = Field(description="the start-up self-test: a picture and what must come back")
     language: dict[str, Any] | None = Field(default=None, description="vlm: see the second table")
+    adapters: dict[str, AdapterFile] = Field(
+        default_factory=dict,
+        max_length=MAX_ADAPTERS,
+        description="vlm: by name, weights for single driving scenes; the first whose `when` holds is used",
+    )
     provenance: Provenance = Field(description="where the engine comes from")
 
     @field_validator("classes")
@@ -224,6 +282,22 @@ class Manifest(_Strict):
     def _known_classes(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value.values():
             detection_class(name)
+        return value
+
+    @field_validator("adapters")
+    @classmethod
+    def _each_can_be_chosen(cls, value: dict[str, AdapterFile]) -> dict[str, AdapterFile]:
+        seen: dict[str, set[tuple[str, str]]] = {}
+        for name, adapter in value.items():
+            if not ADAPTER_NAME.fullmatch(name):
+                raise ValueError(f"'{name}' is no name: small letters, digits, '_' and '-', a letter first")
+            conditions = set(adapter.when.conditions.items())
+            for earlier, fewer in seen.items():
+                if fewer <= conditions:
+                    raise ValueError(
+                        f"'{name}' would never be used: '{earlier}' is listed before it and holds whenever it does"
+                    )
+            seen[name] = conditions
         return value
 
     @model_validator(mode="after")
@@ -234,9 +308,16 @@ class Manifest(_Strict):
         if self.task == "vlm":
             if self.language is None:
                 raise ValueError("a vlm needs a language section")
+            for name in self.adapters:
+                if len(self.version_with(name)) > MAX_VERSION:
+                    raise ValueError(
+                        f"version and adapter name make '{self.version_with(name)}', above {MAX_VERSION} characters"
+                    )
             return self
         if self.language is not None:
             raise ValueError("a detector has no language section")
+        if self.adapters:
+            raise ValueError("a detector has no adapters")
         if not self.labels:
             raise ValueError("a detector needs labels")
         if len(set(self.labels)) != len(self.labels):
@@ -248,6 +329,14 @@ class Manifest(_Strict):
         if not self.classes:
             raise ValueError("classes is empty: no label would ever be reported")
         return self
+
+    def version_with(self, adapter: str) -> str:
+        """The version while ``adapter`` is in use; the plain version for an empty name."""
+        return f"{self.version}+{adapter}" if adapter else self.version
+
+    def engine_files(self) -> dict[str, EngineFile]:
+        """Every file the engine is made of: those of its roles, then its adapters as ``adapters.<name>``."""
+        return {**self.files, **{f"adapters.{name}": adapter for name, adapter in self.adapters.items()}}
 
     def class_ids(self) -> tuple[int, ...]:
         """DetectionClass value per label, -1 where a label is not reported."""
@@ -343,12 +432,13 @@ def verify_file(entry: EngineFile, path: Path) -> None:
 
 
 def resolve_files(manifest: Manifest, manifest_path: Path, engine_dir: Path | None = None) -> dict[str, Path]:
-    """Find and verify every file of the engine; role to path.
+    """Find and verify every file of the engine; role to path, names as in :meth:`Manifest.engine_files`.
 
     Raises:
         EngineError: a file is missing or its content differs.
     """
-    found = {role: find_file(entry, manifest_path, engine_dir) for role, entry in manifest.files.items()}
+    entries = manifest.engine_files()
+    found = {role: find_file(entry, manifest_path, engine_dir) for role, entry in entries.items()}
     for role, path in found.items():
-        verify_file(manifest.files[role], path)
+        verify_file(entries[role], path)
     return found

@@ -30,13 +30,17 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """One inference: the payload, the engine's own uncertainty (0..1) and the time it took in milliseconds."""
+    """One inference: the payload, the engine's own uncertainty (0..1) and the time it took in milliseconds.
+
+    ``adapter`` is the name of the adapter it was given with; empty for the base weights.
+    """
 
     payload: Payload
     uncertainty: float
     pre_ms: float
     infer_ms: float
     post_ms: float
+    adapter: str = ""
 
 
 class Engine(Protocol):
@@ -52,7 +56,7 @@ class Engine(Protocol):
 
     @property
     def version(self) -> str:
-        """Version from the manifest, at most 32 characters."""
+        """Version from the manifest, at most 32 characters; ``+<name>`` behind it while an adapter is in use."""
 
     @property
     def device(self) -> DeviceReport:

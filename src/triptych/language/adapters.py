@@ -22,11 +22,20 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from triptych.contract import EngineError
+from triptych.contract import EngineError, SceneAdvice
+from triptych.engines.manifest import When
 from triptych.engines.session import DTYPES, OnnxSession
 
 BASE_KEY = "triptych.adapter_base_sha256"
 """Metadata key of a switchable decoder graph: hash of the base weights its adapters were trained on."""
+
+SWITCH_AFTER = 3
+"""Answers in a row that must ask for another adapter before it is taken.
+
+One misread picture must not change the weights, and two may come from one smear on the lens or one pair of headlights.
+At one answer per 0.2 s (distilled) or 2 s (full) a scene is followed after 0.6 s or 6 s: soon enough, since the base
+weights answer in every scene and an adapter only makes them better.
+"""
 
 
 def content_sha256(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
@@ -122,7 +131,9 @@ class AdaptedSession(OnnxSession):
         self.base_sha256: str = self._session.get_modelmeta().custom_metadata_map.get(BASE_KEY, "")
         if not self.adapter_inputs or not self.base_sha256:
             raise EngineError(
-                "the graph takes no adapters", where=path, remedy="export it with triptych_forge.adapt.export"
+                "the graph takes no adapters",
+                where=path,
+                remedy="export it with triptych_forge.adapt.export, or take the adapters out of the manifest",
             )
         self._options: ort.RunOptions | None = None
 
@@ -182,7 +193,7 @@ class AdapterStore:
         Args:
             path: a file of ONNX Runtime's adapter format.
             name: to :meth:`use` it by.
-            sha256: content hash it must have, from the manifest.
+            sha256: content hash it must have (:func:`content_sha256`, not the file's); None: any.
 
         Raises:
             EngineError: unreadable; made for another base model; another content hash; a missing, unknown or misshapen
@@ -215,7 +226,7 @@ class AdapterStore:
                 f"content hash is {digest[:12]}…, expected {sha256[:12]}…",
                 where=path,
                 field="sha256",
-                remedy="copy the file again or correct the manifest",
+                remedy="copy the file again",
             )
         adapter = LoadedAdapter(name, digest, sum(t.nbytes for t in tensors.values()), handle)
         self._by_content.setdefault(digest, adapter)
@@ -271,6 +282,45 @@ class AdapterStore:
                 raise refuse(name, f"has shape {_listed(tensor.shape)}, the decoder takes {_listed(takes)}")
             if not np.isfinite(tensor).all():
                 raise refuse(name, "holds NaN or infinity")
+
+
+class AdapterChoice:
+    """Which adapter the next answer is given with; follows from the answers before it and from nothing else.
+
+    An answer asks for the first adapter whose every condition it meets, or for the base weights when it meets none's.
+    What the last ``after`` answers all ask for is taken.
+
+    Args:
+        when: conditions by name, in the manifest's order.
+        after: see :data:`SWITCH_AFTER`.
+
+    Attributes:
+        current: name of the adapter to use now; empty for the base weights, which it begins with.
+    """
+
+    def __init__(self, when: Mapping[str, When], after: int = SWITCH_AFTER) -> None:
+        if after < 1:
+            raise ValueError("a switch needs an answer that asks for it")
+        self._when, self._after = dict(when), after
+        self.current = self._asked = ""
+        self._count = 0
+
+    def wanted(self, answer: SceneAdvice) -> str:
+        """What a whole answer asks for."""
+        return next((name for name, when in self._when.items() if when.holds(answer)), "")
+
+    def see(self, answer: SceneAdvice) -> None:
+        """Count a whole answer; one that was cut short says too little about the scene and is not shown here."""
+        wanted = self.wanted(answer)
+        self._count = self._count + 1 if wanted == self._asked else 1
+        self._asked = wanted
+        if self._count >= self._after:
+            self.current = wanted
+
+    def reset(self) -> None:
+        """Back to the base weights, with nothing counted."""
+        self.current = self._asked = ""
+        self._count = 0
 
 
 def _listed(shape: tuple[Any, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,14 @@ from triptych.engines.golden import golden_frame
 from triptych.engines.manifest import Manifest, resolve_files
 from triptych.engines.protocol import DeviceReport, EngineOutput
 from triptych.engines.session import OnnxSession, check_finite
+from triptych.language.adapters import AdaptedSession, AdapterChoice, AdapterStore, SwitchTimes, measure
 from triptych.language.config import LanguageConfig
 from triptych.language.decode import Step, greedy
 from triptych.language.grammar import Grammar
 from triptych.language.tokeniser import Vocabulary
 from triptych.vision.preprocess import Preprocessor
+
+_log = logging.getLogger(__name__)
 
 DECODER = "triptych-vlm-1"
 """The graph interface this module speaks, see :class:`VlmEngine`; a manifest's ``decoder``."""
@@ -33,6 +37,8 @@ GOLDEN_FIELDS: dict[str, type[Road] | type[Weather] | type[Light] | type[Advice]
 }
 WARM_UP_RUNS = 3
 """Whole answers given while loading: encoder, prompt and every length of the decoder's cache are then warm."""
+SWITCH_ROUNDS = 20
+"""Of going through all adapters, that the times of a switch are medians of."""
 MAX_AGE_S = 5.0
 """Frames older than this before the newest are told to the encoder as this old."""
 
@@ -54,6 +60,10 @@ class VlmEngine:
     newest; it gives the picture's keys and values. The decoder takes ``input_ids`` and ``position_ids`` (1, T) int64,
     those, and the past keys and values; it gives ``logits`` (1, T, vocabulary) float32 and the present keys and values.
 
+    With ``adapters`` in the manifest the decoder's weights follow the scene: which adapter an answer is given with is
+    decided by the answers before it (:class:`AdapterChoice`). The golden frame is always answered with the base weights
+    and begins the count anew, so that every drive begins on them; so does an answer that failed.
+
     Args:
         manifest: task ``vlm``.
         manifest_path: the file it was read from; engine files are looked for beside it.
@@ -63,7 +73,7 @@ class VlmEngine:
 
     Raises:
         EngineError: files missing or changed; a language section, vocabulary or graph that does not fit; an answer
-            that cannot be trusted.
+            that cannot be trusted, an adapter that is not this decoder's.
     """
 
     def __init__(
@@ -95,17 +105,35 @@ class VlmEngine:
         self.vocabulary = Vocabulary.load(files["tokenizer"])
         self.grammar = Grammar(self.vocabulary, self.config.max_tokens)
         self._encoder = OnnxSession(files["encoder"], device, threads)
-        self._decoder = OnnxSession(files["decoder"], device, threads)
+        kind = AdaptedSession if manifest.adapters else OnnxSession
+        self._decoder: OnnxSession = kind(files["decoder"], device, threads)
         for session in (self._encoder, self._decoder):
             session.refuse_fallback_above(manifest.max_fallback_share)
         self._check_graphs(files)
+        self._store = AdapterStore(self._decoder) if isinstance(self._decoder, AdaptedSession) else None
+        for name in manifest.adapters:
+            assert self._store is not None
+            self._store.load(files[f"adapters.{name}"], name)
+        self._choice = AdapterChoice({name: adapter.when for name, adapter in manifest.adapters.items()})
+        self._adapter = ""
         self._golden = golden_frame(manifest, manifest_path, engine_dir)
         self._preprocess = Preprocessor(manifest.input)
         count = manifest.frames
         self._pictures = np.zeros((count, manifest.input.height, manifest.input.width, 3), np.uint8)
-        # The runtime plans memory per input shape in the first two runs; later ones take half as long.
-        for _ in range(WARM_UP_RUNS):
-            self.infer([self._golden] * count, manifest.golden.question)
+        # The runtime plans memory per input shape in the first two runs; later ones take half as long. An adapter's
+        # rank is part of the shapes.
+        for name in (*manifest.adapters, ""):
+            try:
+                for _ in range(WARM_UP_RUNS):
+                    self.golden_answer(name)
+            except EngineError as error:
+                if not name:
+                    raise
+                raise EngineError(
+                    f"cannot answer the golden frame: {error.problem}",
+                    where=files[f"adapters.{name}"],
+                    remedy="make it again or take it out of the manifest",
+                ) from None
 
     def _check_graphs(self, files: dict[str, Path]) -> None:
         c, g, n = self.config, self.manifest.input, self.manifest.frames
@@ -135,8 +163,18 @@ class VlmEngine:
 
     @property
     def version(self) -> str:
-        """Version from the manifest."""
-        return self.manifest.version
+        """Version from the manifest; ``+<adapter>`` behind it while the last answer was given with one."""
+        return self.manifest.version_with(self._adapter)
+
+    @property
+    def adapter(self) -> str:
+        """Name of the adapter in use, which the last answer was given with; empty for the base weights."""
+        return self._adapter
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters, in the manifest's order."""
+        return tuple(self.manifest.adapters)
 
     @property
     def device(self) -> DeviceReport:
@@ -175,6 +213,68 @@ class VlmEngine:
         """
         if not frames:
             raise EngineError("no frame given", where=self.id)
+        if frames[-1] is self._golden:
+            self._choice.reset()
+        before, now = self._adapter, self._choice.current
+        self._use(now)
+        if now != before:
+            _log.info("%s: answers with %s after %s", self.id, now or "the base weights", before or "the base weights")
+        try:
+            output, whole = self._answer(frames, question, deadline_monotonic_ns)
+        except EngineError:
+            # Should the adapter be to blame, the next answer is not.
+            self._choice.reset()
+            raise
+        assert isinstance(output.payload, SceneAdvice)
+        if whole and frames[-1] is not self._golden:
+            self._choice.see(output.payload)
+        return output
+
+    def golden_answer(self, adapter: str = "") -> EngineOutput:
+        """Answer the golden frame with an adapter, whatever the scene; later answers begin on the base weights.
+
+        Raises:
+            EngineError: as :meth:`infer`; no adapter of this name.
+        """
+        self._choice.reset()
+        self._use(adapter)
+        try:
+            return self._answer([self._golden] * self.manifest.frames, self.manifest.golden.question, None)[0]
+        finally:
+            self._use("")
+
+    def switch_times(self) -> SwitchTimes:
+        """How long it takes to switch between the adapters and the base weights, and the first decoder runs after it.
+
+        Raises:
+            EngineError: the manifest lists no adapters.
+        """
+        if self._store is None or not isinstance(self._decoder, AdaptedSession):
+            raise EngineError("lists no adapters", where=self.id)
+        self._choice.reset()
+        self._use("")
+        self._pictures[:] = self._preprocess(self._golden.image)[0][0]
+        memory = self._encoder.run({"frames": self._pictures, "ages_s": np.zeros(self.manifest.frames, np.float32)})
+        prompt = self.vocabulary.question("")
+        feeds = self._cached(memory) | self._tokens(prompt, 0)
+        try:
+            return measure(self._decoder, self._store, [None, *self.adapters], feeds, SWITCH_ROUNDS)
+        finally:
+            self._store.use(None)
+
+    def _use(self, adapter: str) -> None:
+        """Let the answers from now on be given with an adapter; empty for the base weights."""
+        if adapter == self._adapter:
+            return
+        if self._store is None:
+            raise EngineError("lists no adapters", where=self.id, value=adapter)
+        self._store.use(adapter or None)
+        self._adapter = adapter
+
+    def _answer(
+        self, frames: Sequence[Frame], question: str, deadline_monotonic_ns: int | None
+    ) -> tuple[EngineOutput, bool]:
+        """The answer with the adapter in use, and whether all its fields were said before the deadline."""
         start = time.perf_counter()
         asked = question.strip() if self.config.questions else ""
         prompt = self.vocabulary.question(asked)
@@ -201,27 +301,24 @@ class VlmEngine:
         inferred = time.perf_counter()
         payload = self.grammar.payload(decoded.state, asked, decoded.probabilities)
         done = time.perf_counter()
-        return EngineOutput(
+        output = EngineOutput(
             payload,
             decoded.uncertainty,
             (prepared - start) * 1e3,
             (inferred - prepared) * 1e3,
             (done - inferred) * 1e3,
+            self._adapter,
         )
+        return output, decoded.state.fields_complete
 
     def _stepper(self, memory: list[npt.NDArray[np.float32]]) -> Step:
         """A step function that keeps the keys and values of what it was fed."""
-        c = self.config
-        feeds: dict[str, Any] = dict(zip(memory_names(c.layers), memory, strict=True))
-        past = cache_names(c.layers, "past")
-        for name in past:
-            feeds[name] = np.zeros((1, c.heads, 0, c.head_size), np.float32)
+        feeds, past = self._cached(memory), cache_names(self.config.layers, "past")
         fed = 0
 
         def step(tokens: list[int]) -> npt.NDArray[np.float32]:
             nonlocal fed
-            feeds["input_ids"] = np.array([tokens], np.int64)
-            feeds["position_ids"] = np.arange(fed, fed + len(tokens), dtype=np.int64)[None]
+            feeds.update(self._tokens(tokens, fed))
             fed += len(tokens)
             logits, *present = self._decoder.run(feeds)
             feeds.update(zip(past, present, strict=True))
@@ -229,6 +326,23 @@ class VlmEngine:
             return last
 
         return step
+
+    def _cached(self, memory: list[npt.NDArray[np.float32]]) -> dict[str, Any]:
+        """What the decoder is fed before the first token: the picture's keys and values, and none of tokens."""
+        c = self.config
+        empty = np.zeros((1, c.heads, 0, c.head_size), np.float32)
+        return {
+            **dict(zip(memory_names(c.layers), memory, strict=True)),
+            **dict.fromkeys(cache_names(c.layers, "past"), empty),
+        }
+
+    @staticmethod
+    def _tokens(tokens: list[int], fed: int) -> dict[str, Any]:
+        """Tokens as the decoder is fed them, after ``fed`` others."""
+        return {
+            "input_ids": np.array([tokens], np.int64),
+            "position_ids": np.arange(fed, fed + len(tokens), dtype=np.int64)[None],
+        }
 
     def golden(self) -> Frame:
         """The manifest's golden frame."""
@@ -251,7 +365,8 @@ class VlmEngine:
         return ""
 
     def close(self) -> None:
-        """Release both sessions."""
+        """Release both sessions and the adapters."""
+        self._store = None
         del self._encoder, self._decoder
 
 

@@ -96,7 +96,8 @@ class TierCore:
     Args:
         tier: which tier.
         budget: its time limits.
-        engine_id, engine_version, device: copied into every result.
+        engine_id, engine_version, device: copied into every result; ``+<adapter>`` behind the version of an answer that an
+            adapter gave.
         frames_wanted: how many recent frames a job holds, oldest first.
         min_interval_s: least distance of source stamps of two jobs. Default: 0.5 periods for the detector (it
             follows a camera up to twice its nominal rate), 0.9 periods for the others.
@@ -360,6 +361,7 @@ class TierCore:
         self._count[origin.name.lower()] += 1
         self._sequence += 1
         known = content is not None and origin is not Origin.DEFAULT
+        adapter = content.output.adapter if content and known else ""
         if content is not None:
             age_ns = self._age_ns(content, now_ns, now_stamp_ns)
         else:
@@ -376,7 +378,7 @@ class TierCore:
             age_ms=age_ns / 1e6,
             latency=_split(content) if content and known else LatencySplit(),
             engine_id=self.engine_id,
-            engine_version=self.engine_version,
+            engine_version=f"{self.engine_version}+{adapter}" if adapter else self.engine_version,
             device=self.device,
             uncertainty=float(content.output.uncertainty) if content and known else 1.0,
             payload=content.output.payload if content and known else self._default,

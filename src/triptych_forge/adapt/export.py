@@ -80,7 +80,7 @@ def write_adapter(adapter: Adapter, out: Path, form: Form = "low_rank", model: n
         model: the base model; needed for the form ``weights`` only.
 
     Returns:
-        The content hash to put into the manifest.
+        Hash of the content, by which the runtime tells adapters apart. A manifest takes the file's own SHA-256.
 
     Raises:
         ConfigError: the form ``weights`` without a model.

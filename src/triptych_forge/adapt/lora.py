@@ -25,8 +25,13 @@ from triptych.language.adapters import content_sha256
 from triptych_forge.common import load_checkpoint, save_checkpoint
 from triptych_forge.decisions import DecisionLog, config_hash
 
-SCENES = ("night", "rain", "works")
-"""Driving scenes with an adapter of their own; any other name of the same form works too."""
+SCENES: dict[str, dict[str, str]] = {
+    "night": {"light": "night"},
+    "rain": {"weather": "rain"},
+    "works": {"road": "works"},
+}
+"""Driving scenes with an adapter of their own, and what answers must say for it to be used: an engine manifest's
+``when``. Any other name of the same form works too."""
 TARGETS = r"(?:.*\.)?layers\.\d+\.(?:qkv|out1|query|out2|feed\.0|feed\.2)"
 """Names of the decoder's linear layers that take an adapter; a regular expression for the whole name."""
 GROUP = "lora"
