@@ -540,3 +540,21 @@ def test_a_vlm_decoder_does_not_go_onto_the_accelerator_for_convolutions() -> No
     with pytest.raises(ConfigError, match="tensorrt-dla does not cover"):
         check_operators(decoder, "tensorrt-dla")
     assert survey_operators(decoder, "tensorrt-dla").macs_share == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+@pytest.mark.parametrize("target", ["tensorrt-gpu", "onnxruntime-cpu", "openvino-cpu"])
+def test_an_exported_vlm_falls_back_nowhere(frames: int, target: str, tmp_path: Path) -> None:
+    """Pictures come as bytes, which TensorRT takes into a Cast and into nothing else: the Cast must come first."""
+    torch = pytest.importorskip("torch", reason="the forge extra is not installed")
+    from triptych_forge.vlm.export import export
+    from triptych_forge.vlm.model import Shape, Vlm
+
+    torch.manual_seed(1)
+    shape = Shape(64, 48, frames, (8, 8, 12), (1, 1, 1), 16, 1, 2, 1, 24)
+    encoder, _ = export(Vlm(shape, 20), tmp_path)
+    report = survey_operators(encoder, target, limit=0.0)
+    assert report.accepted and report.share == report.bytes_share == report.macs_share == 0.0, report.missing
+    assert report.macs > 1e4 and not report.uncounted
+    first = next(n for n in list_nodes(encoder)[0] if "frames" in n.proto.input)
+    assert first.operator == "Cast" and first.dtype == "uint8"

@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="the forge extra is not installed")
 pytest.importorskip("torch_pruning", reason="the forge extra is not installed")
 
+import onnx  # noqa: E402
+from onnx import helper, numpy_helper  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
 
 from triptych.contract import ConfigError  # noqa: E402
+from triptych_forge.command import app  # noqa: E402
 from triptych_forge.decisions import DecisionLog, read_decisions  # noqa: E402
 from triptych_forge.detector_net import DetectorNet  # noqa: E402
 from triptych_forge.prune import groups as dependency  # noqa: E402
@@ -40,6 +44,7 @@ from triptych_forge.prune.sparsity import (  # noqa: E402
     follows_2_4,
     mask_2_4,
     plain_weights,
+    survey_2_4_onnx,
 )
 from triptych_forge.prune.structured import (  # noqa: E402
     PruneResult,
@@ -796,6 +801,93 @@ def test_the_pattern_is_checked_in_the_exported_graph(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"no")
     with pytest.raises(ConfigError, match="cannot be read"):
         check_2_4_onnx(tmp_path / "no.onnx", 1)
+
+
+def saved(path: Path, nodes: list[Any], constants: dict[str, np.ndarray]) -> Path:
+    graph = helper.make_graph(
+        nodes, "test",
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("x", "free")],
+        [helper.make_empty_tensor_value_info(nodes[-1].output[0])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), str(path))
+    return path
+
+
+def test_every_kind_of_weight_is_looked_at_along_its_inputs(tmp_path: Path) -> None:
+    rows = np.tile(np.array([[1.0, 0.0, 0.0, 2.0]], np.float32), (4, 1))  # 2:4 along the rows, not along the columns
+    constants = {"r": rows, "c": rows.T.copy(), "conv": rows.reshape(4, 4, 1, 1), "three": rows.reshape(1, 4, 4)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "c"], ["1"]),
+        helper.make_node("MatMul", ["1", "r"], ["2"]),
+        helper.make_node("MatMul", ["2", "c"], ["3"]),  # shared weights count once
+        helper.make_node("MatMul", ["3", "free"], ["4"]),  # no weight
+        helper.make_node("Gemm", ["4", "transposed"], ["5"], transB=1),
+        helper.make_node("Conv", ["5", "conv"], ["6"]),
+        helper.make_node("MatMul", ["6", "three"], ["7"]),
+        helper.make_node("Gemm", ["7", "thin"], ["8"]),
+        helper.make_node("Relu", ["8"], ["9"]),
+        helper.make_node("MatMul", ["9", "transposed"], ["10"]),  # the same weights the other way round
+    ]
+    constants |= {"transposed": rows.copy(), "thin": np.zeros((3, 4), np.float32)}
+    found = survey_2_4_onnx(saved(tmp_path / "m.onnx", nodes, constants))
+    assert [(w.name, w.operator, w.follows) for w in found] == [
+        ("c", "MatMul", True), ("r", "MatMul", False), ("transposed", "Gemm", True), ("conv", "Conv", True),
+        ("three", "MatMul", False), ("thin", "Gemm", False),
+        ("transposed", "MatMul", False),
+    ]  # fmt: skip
+    assert found[0].zeros == 0.5 and found[0].shape == (4, 4) and found[-2].zeros == 1.0
+    assert check_2_4_onnx(tmp_path / "m.onnx", 3) == ("c", "transposed", "conv")
+
+
+@pytest.mark.parametrize(
+    ("zero", "more", "follows"),
+    [
+        (None, {}, True),
+        (np.int8(0), {}, True),
+        (np.int8(1), {}, False),
+        (np.zeros(4, np.int8), {"axis": 0}, True),
+        (np.array([0, 0, 0, 1], np.int8), {"axis": 0}, False),
+        (np.array([0, 7, 0, 0], np.int8), {"axis": 0}, True),
+        (np.array([0, 7, 0, 0], np.int8), {"axis": 1}, False),
+        (np.zeros((4, 2, 1, 1), np.int8), {"axis": 1}, True),
+        (np.ones((4, 2, 1, 1), np.int8), {"axis": 1}, False),
+        ("free", {}, False),
+    ],
+)
+def test_integers_that_stand_for_zero_are_zeros(zero: Any, more: dict[str, int], follows: bool, tmp_path: Path) -> None:
+    rows = np.tile(np.array([[3, 0, 0, -2]], np.int8), (4, 1))
+    if isinstance(zero, np.ndarray) and zero.ndim == 1 and zero[1] == 7:
+        rows[1, 1:3] = 7
+    constants = {"w": rows.reshape(4, 4, 1, 1)}
+    constants["s"] = np.ones(4 if more else (), np.float32)
+    names = ["w", "s"]
+    if zero is not None:
+        names.append(zero if isinstance(zero, str) else "z")
+        constants |= {} if isinstance(zero, str) else {"z": np.asarray(zero)}
+    nodes = [
+        helper.make_node("DequantizeLinear", names, ["d"], **more),
+        helper.make_node("Conv", ["x", "d"], ["y"]),
+    ]
+    (found,) = survey_2_4_onnx(saved(tmp_path / "q.onnx", nodes, constants))
+    assert found.name == "w" and found.follows is follows
+
+
+def test_sparsity_on_the_command_line(tmp_path: Path) -> None:
+    net = small_net().eval()
+    apply_2_4(net)
+    bake_2_4(net)
+    model = tmp_path / "sparse.onnx"
+    export(net, (torch.randn(1, 3, 5, 5),), model)
+    asked = lambda *more: CliRunner().invoke(app, ["sparsity", *map(str, more)])  # noqa: E731
+    plain, enough, too_few = asked(model), asked(model, "--at-least", 2), asked(model, "--at-least", 3)
+    assert [r.exit_code for r in (plain, enough, too_few)] == [0, 0, 1]
+    assert "2 of 4 weights are 2:4 sparse." in plain.output and "3 must be" in too_few.output
+    assert enough.output.count("yes") == 2
+    nothing = saved(tmp_path / "none.onnx", [helper.make_node("Relu", ["x"], ["y"])], {})
+    for path, words in ((nothing, "holds no weights"), (tmp_path / "missing.onnx", "cannot be read")):
+        refused = asked(path)
+        assert isinstance(refused.exception, ConfigError) and words in str(refused.exception)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +23,17 @@ pytest.importorskip("onnx", reason="the forge extra is not installed")
 import onnxruntime as ort  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
 
+from triptych import cli  # noqa: E402
 from triptych.contract import ConfigError  # noqa: E402
+from triptych_forge.command import app  # noqa: E402
 from triptych_forge.detector_net import DetectorNet  # noqa: E402
-from triptych_forge.prune import measure  # noqa: E402
+from triptych_forge.prune import measure, quiet  # noqa: E402
 from triptych_forge.prune.measure import (  # noqa: E402
+    DEFAULT_GRIDS,
     Grid,
+    coarse,
     grid_shape,
     measure_bandwidth_gb_per_s,
     measure_operator_us,
@@ -35,6 +44,7 @@ from triptych_forge.prune.measure import (  # noqa: E402
 from triptych_forge.prune.profile import (  # noqa: E402
     Caches,
     HardwareProfile,
+    Measurement,
     Operator,
     load_profile,
     predict_ms,
@@ -95,7 +105,9 @@ def test_multiply_accumulates_agree_with_torchs_own_counter(net: str) -> None:
     layers = layer_shapes(model, inputs)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(*inputs)
-    assert macs(layers) * 2 == counter.get_total_flops()
+    # Attention multiplies activations with each other: no weights, so no layer.
+    attention = counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
+    assert macs(layers) * 2 == counter.get_total_flops() - attention
     names = {n for n, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear)) and n != "finder"}
     assert {layer.name for layer in layers} == names
     weights = {n: sum(p.numel() for p in m.parameters()) for n, m in model.named_modules() if n in names}
@@ -278,6 +290,19 @@ def test_profiles_are_shipped() -> None:
     assert any(not load_profile(path).estimate for path in SHIPPED)
 
 
+def test_what_the_estimate_takes_from_the_measured_machine_is_measured_there() -> None:
+    """Each assumed share of the peak is the one that the other file's machine reached at the shape that is named."""
+    estimate, measured = (load_profile(SHIPPED[0].with_name(f"{n}.yaml")) for n in ("jetson-orin-nano-cpu", "x86-64"))
+    assert estimate.estimate and not measured.estimate
+    for kind, operator in estimate.operators.items():
+        named = re.search(r"for (\d+) to (\d+) channels, (\d+) positions", operator.source)
+        assert named and operator.source.startswith("assumed: ")
+        inside, outside, positions = map(int, named.groups())
+        shape = grid_shape(kind, inside, outside, (1, positions))
+        reached = shape.macs / predict_us(shape, measured) / 1e3 / measured.peak_gmacs_per_s
+        assert operator.efficiency == pytest.approx(reached, abs=0.006), kind
+
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
@@ -369,3 +394,163 @@ def test_caches_are_read_from_the_kernels_files(tmp_path: Path) -> None:
     assert read_caches(tmp_path) == Caches(l1_kib=48, l2_kib=2048, l3_kib=4096)
     assert read_caches(tmp_path).last_level_bytes == 4096 * 1024
     assert read_caches(tmp_path / "nothing") == Caches(l1_kib=0, l2_kib=0, l3_kib=0)
+
+
+# --- a quiet machine --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The load averages that a machine of two cores tells, one after the other; the last for ever. Empty: none."""
+    told: list[float] = [0.0]
+
+    def average() -> tuple[float, float, float]:
+        if not told:
+            raise OSError
+        return (told.pop(0) if len(told) > 1 else told[0], 9.0, 9.0)
+
+    monkeypatch.setattr(quiet.os, "getloadavg", average, raising=False)
+    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    return told
+
+
+def test_only_the_load_of_others_counts(load: list[float]) -> None:
+    load[:] = [1.5]
+    assert quiet.others_load() == pytest.approx(0.75)
+    # After a long time at work this program has added its whole thread, after one time constant 1 - 1/e of it.
+    assert quiet.others_load(1, 1e6) == pytest.approx(0.25)
+    assert quiet.others_load(1, 60.0) == pytest.approx((1.5 - (1 - math.exp(-1))) / 2, abs=1e-4)
+    assert quiet.others_load(4, 1e6) == 0.0
+    load.clear()
+    assert quiet.others_load() is None
+
+
+def test_the_spread_is_that_of_the_shape_in_the_middle() -> None:
+    assert quiet.spread_of([[10.0, 20.0, 5.0], [11.0, 20.0, 50.0], [10.5, 30.0, 5.0]]) == pytest.approx(0.5)
+    assert quiet.spread_of([[10.0, 20.0, 5.0], [10.0, 21.0, 50.0]]) == pytest.approx(0.05)
+    assert quiet.spread_of([[10.0, 20.0]]) is None and quiet.spread_of([]) is None and quiet.spread_of([[], []]) is None
+
+
+@pytest.mark.parametrize(("share", "busy"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_the_limits_of_a_quiet_machine(share: float, busy: bool) -> None:
+    assert bool(quiet.busy_load(share * quiet.MOST_LOAD)) is busy
+    assert bool(quiet.busy_spread(share * quiet.MOST_SPREAD)) is busy
+
+
+def test_what_nobody_knows_is_not_quiet() -> None:
+    assert quiet.busy_load(None) and quiet.busy_spread(None)
+    assert quiet.busy_load(math.nan) and quiet.busy_spread(math.nan)
+    quiet.refuse_busy("", "")
+    with pytest.raises(ConfigError, match=r"this machine: is busy: one; two; .*--even-if-busy"):
+        quiet.refuse_busy("one", "", "two")
+
+
+def test_an_estimate_was_not_measured() -> None:
+    measured = Measurement(
+        date="2026-01-02",
+        versions={"x": "1"},
+        repeats=1,
+        passes=1,
+        load_before=0,
+        load_after=0,
+        spread=None,
+        quiet=True,
+    )
+    assert profile(estimate=False, measured=measured).measured == measured
+    with pytest.raises(ValueError, match="no estimate"):
+        profile(measured=measured)
+    with pytest.raises(ConfigError, match="was not measured here"):
+        measure.refuse_busy(profile())
+
+
+def test_a_quick_look_is_a_quarter_of_the_shapes_with_the_same_ends() -> None:
+    def cells(grids: Any) -> int:
+        return sum(len(g.channels_in) * max(1, len(g.channels_out)) * len(g.sizes) for g in grids.values())
+
+    quick = coarse(DEFAULT_GRIDS)
+    assert 0.2 < cells(quick) / cells(DEFAULT_GRIDS) < 0.5
+    for kind, grid in DEFAULT_GRIDS.items():
+        for few, all_of_them in zip(vars(quick[kind]).values(), vars(grid).values(), strict=True):
+            assert set(few) <= set(all_of_them) and list(few) == sorted(few)
+            assert few[:1] == all_of_them[:1] and few[-1:] == all_of_them[-1:]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of each shape in turn, the last for ever; two shapes in all."""
+    times = [1e-3]
+
+    def seconds(*_: object) -> tuple[float, float]:
+        many = times.pop(0) if len(times) > 1 else times[0]
+        return many / 5, many
+
+    monkeypatch.setattr(measure, "_branch_seconds", seconds)
+    monkeypatch.setattr(measure, "measure_bandwidth_gb_per_s", lambda size_bytes: 100.0)
+    monkeypatch.setattr(measure, "DEFAULT_GRIDS", {"conv1x1": Grid((64,), (64, 128), ((16, 28),))})
+    return times
+
+
+def asked(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["profile", *map(str, arguments)])
+
+
+def test_a_profile_is_measured_and_says_how(tmp_path: Path, load: list[float], steps: list[float]) -> None:
+    done = asked("--out", tmp_path / "new" / "my-board.yaml")
+    assert done.exit_code == 0, done.output
+    found = load_profile(tmp_path / "new" / "my-board.yaml")
+    assert found.name == "my-board" and not found.estimate and found.host.endswith("one thread")
+    assert found.operators["conv1x1"].microseconds == pytest.approx((200.0, 200.0), rel=1e-4)  # (1 - 0.2) ms by 4
+    assert found.measured is not None and found.measured.quiet and found.measured.passes == 3
+    assert (found.measured.load_before, found.measured.load_after, found.measured.spread) == (0.0, 0.0, 0.0)
+    assert found.measured.versions["onnxruntime"] == ort.__version__
+    named = asked("--out", tmp_path / "x.yaml", "--name", "other", "--quick")
+    assert named.exit_code == 0 and load_profile(tmp_path / "x.yaml").name == "other"
+    assert load_profile(tmp_path / "x.yaml").measured.passes == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("loads", "times", "words"),
+    [
+        ([1.0], [1e-3], r"load it with 0\.50 per core, more than 0\.1"),
+        ([], [1e-3], "nobody tells"),
+        ([0.0, 0.0, 1.0], [1e-3], r"load it with 0\.50 per core after"),
+        ([0.0], [1e-3, 1e-3, 1e-3, 1.2e-3, 1.2e-3, 1.2e-3], "differ by more than 20%"),
+    ],
+)
+def test_a_profile_of_a_busy_machine_is_not_written(
+    loads: Sequence[float],
+    times: Sequence[float],
+    words: str,
+    tmp_path: Path,
+    load: list[float],
+    steps: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "board.yaml"
+    load[:], steps[:] = loads, times
+    refused = asked("--out", out)
+    assert isinstance(refused.exception, ConfigError) and re.search(words, str(refused.exception))
+    assert not out.exists()
+    load[:], steps[:] = loads, times
+    monkeypatch.setattr(sys, "argv", ["triptych", "forge", "profile", "--out", str(out)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2 and re.search(words, capsys.readouterr().err) and not out.exists()
+    load[:], steps[:] = loads[-2:], times  # nothing looks before it starts
+    anyway = asked("--out", out, "--even-if-busy")
+    found = load_profile(out)
+    assert anyway.exit_code == 0 and "not to be trusted" in " ".join(anyway.output.split())
+    assert found.measured is not None and not found.measured.quiet and "not to be trusted" in found.source
+
+
+def test_what_could_not_be_written_is_not_measured(
+    tmp_path: Path, load: list[float], steps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for out, words in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.yaml", "cannot be written")):
+        refused = asked("--out", out)
+        assert isinstance(refused.exception, ConfigError) and words in str(refused.exception)
+    refused = asked("--out", tmp_path / "No Name.yaml")
+    assert isinstance(refused.exception, ConfigError) and "is no name for a profile" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

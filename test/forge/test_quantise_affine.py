@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 from triptych.contract import ConfigError  # noqa: E402
 from triptych.engines.manifest import InputGeometry  # noqa: E402
-from triptych_forge.quantise import calibrate  # noqa: E402
+from triptych_forge.quantise import calibrate, record  # noqa: E402
 from triptych_forge.quantise.affine import (  # noqa: E402
     INT8,
     INT8_SYMMETRIC,
@@ -350,11 +351,55 @@ def test_statistics_are_numpys_and_survive_a_file(tmp_path: Path) -> None:
         everything.std((0, 1, 2))
     )
     assert (found.low, found.high, found.inputs) == (everything.min(), everything.max(), 4)
-    found.save(tmp_path / "calibration.json")
-    assert calibrate.Statistics.load(tmp_path / "calibration.json") == found
-    (tmp_path / "calibration.json").write_text('{"input": "image", "colour": 1}')
-    with pytest.raises(ConfigError, match=r"calibration\.json"):
-        calibrate.Statistics.load(tmp_path / "calibration.json")
+    others = [{"input_ids": np.arange(3)}]
+    kept = record.record_of(feeds, {"image": 3}, others)
+    assert kept.statistics == (found,) and kept.count == 5 and kept.sha256 == calibrate.hash_of([*feeds, *others])
+    kept.save(tmp_path / record.FILE)
+    assert record.CalibrationRecord.load(tmp_path / record.FILE) == kept
+    with pytest.raises(ConfigError, match="name the inputs"):
+        record.record_of(feeds, {})
+    with pytest.raises(ConfigError, match="colour: is missing"):
+        record.record_of(feeds, {"colour": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        (["schema_version"], 2, "schema_version"),
+        (["sha256"], "no hash", "sha256"),
+        (["count"], 3, "an input was seen more often"),
+        (["statistics"], [], "statistics"),
+        (["colour"], 1, "colour"),
+        (["statistics", 0, "mean"], [1.0, 2.0], r"statistics\.0: .*there are 3 channels"),
+        (["statistics", 0, "std", 1], -1.0, r"statistics\.0\.std\.1"),
+        (["statistics", 0, "mean", 0], None, r"statistics\.0\.mean\.0"),
+        (["statistics", 0, "low"], 300.0, r"statistics\.0: .*low is above high"),
+        (["statistics", 0, "channel_axis"], 4, r"statistics\.0: .*has no such axis"),
+        (["statistics", 0, "inputs"], 0, r"statistics\.0\.inputs"),
+    ],
+)
+def test_a_damaged_record_is_refused_by_field(path: list[str | int], value: object, field: str, tmp_path: Path) -> None:
+    feeds = calibrate.feeds_from_folder(pictures(tmp_path), GEOMETRY, "image")
+    content = json.loads(record.record_of(feeds, {"image": 3}).model_dump_json())
+    inner = content
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    (tmp_path / record.FILE).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=rf"calibration\.json: .*{field}"):
+        record.CalibrationRecord.load(tmp_path / record.FILE)
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.json: cannot be read"):
+        record.CalibrationRecord.load(tmp_path / "none.json")
+    (tmp_path / record.FILE).write_text("{")
+    with pytest.raises(ConfigError, match=r"calibration\.json: is no record"):
+        record.CalibrationRecord.load(tmp_path / record.FILE)
+    feeds = calibrate.feeds_from_folder(pictures(tmp_path), GEOMETRY, "image")
+    twice = calibrate.statistics(feeds, "image", 3)
+    with pytest.raises(ValueError, match="recorded twice"):
+        record.CalibrationRecord(schema_version=1, sha256="0" * 64, count=4, statistics=(twice, twice))
 
 
 def brighter(x: np.ndarray) -> np.ndarray:
@@ -382,3 +427,13 @@ def test_data_prepared_in_another_way_are_refused(tmp_path: Path, spoil: object,
     spoilt = [{"image": spoil(feed["image"].astype(np.float32))} for feed in feeds[3:]]  # type: ignore[operator]
     with pytest.raises(ConfigError, match=sentence):
         calibrate.check_statistics(calibrate.statistics(spoilt, "image", 3), recorded, tmp_path)
+    kept = record.record_of(feeds[:3], {"image": 3})
+    kept.save(tmp_path / record.FILE)
+    for form in (recorded, kept, tmp_path / record.FILE):
+        record.check_recorded(feeds[3:], form)
+        with pytest.raises(ConfigError, match=sentence):
+            record.check_recorded(spoilt, form)
+        with pytest.raises(ConfigError, match="image: is missing"):
+            record.check_recorded([{"colour": np.zeros(3)}], form)
+    with pytest.raises(ConfigError, match=r"calibration input 1: image: has shape \(3,\)"):
+        record.check_recorded([feeds[3], {"image": np.zeros(3)}], kept)

@@ -21,7 +21,7 @@ from triptych.contract import ConfigError  # noqa: E402
 from triptych.resources import share  # noqa: E402
 from triptych_forge.decisions import DecisionLog, read_decisions  # noqa: E402
 from triptych_forge.detector_net import DetectorNet, Exported  # noqa: E402
-from triptych_forge.quantise import affine, calibrate, mixed, ptq, qat, targets  # noqa: E402
+from triptych_forge.quantise import affine, calibrate, mixed, ptq, qat, record, targets  # noqa: E402
 from triptych_forge.quantise.accept import accept_if_faster, measure_alternately  # noqa: E402
 from triptych_forge.quantise.fold import fold_batch_norms  # noqa: E402
 from triptych_forge.quantise.measure import open_session, outputs_of, worst_relative_l2  # noqa: E402
@@ -255,6 +255,48 @@ def test_calibration_methods_are_compared_on_held_out_inputs(prepared: Path, tmp
         prepared, pictures(2), pictures(1), tmp_path, methods=("minmax", "entropy"), metric=lambda p: len(p.stem)
     )
     assert by_metric[0].method == "entropy"
+
+
+def test_each_slice_has_its_own_error(prepared: Path, tmp_path: Path) -> None:
+    """Ranges of dim pictures cut off what bright ones need: only the slice shows it."""
+    dim = [{"x": feed["x"] * np.float32(0.25)} for feed in pictures(8)]
+    bright = [{"x": feed["x"] * np.float32(2.0)} for feed in pictures(2)]
+    log = DecisionLog(tmp_path / "log.jsonl", {})
+    slices = {"bright": bright, "dim": dim[6:]}
+    rows = ptq.compare_methods(prepared, dim[:4], dim[4:6], tmp_path, slices=slices, log=log)
+    wanted = outputs_of(open_session(prepared), bright)
+    for row in rows:
+        assert list(row.slices) == ["bright", "dim"]
+        found = outputs_of(open_session(tmp_path / f"{row.method}.onnx"), bright)
+        assert row.slices["bright"] == worst_relative_l2(found, wanted) > 3 * row.slices["dim"] > 0
+        assert row.slices["dim"] == pytest.approx(row.error, rel=0.5)
+    logged = {d.subject: d.facts["slices"] for d in read_decisions(log.path)}
+    assert logged == {row.method: pytest.approx(dict(row.slices)) for row in rows}
+    with pytest.raises(ConfigError, match=r"slices\.night: holds no inputs"):
+        ptq.compare_methods(prepared, dim, dim, tmp_path, slices={"night": []})
+    assert ptq.compare_methods(prepared, dim[:1], dim[1:2], tmp_path, methods=["minmax"])[0].slices == {}
+
+
+def test_calibration_data_unlike_the_recorded_are_refused_before_anything_is_quantised(
+    prepared: Path, tmp_path: Path
+) -> None:
+    feeds, log = pictures(6), DecisionLog(tmp_path / "log.jsonl", {})
+    record.record_of(feeds[:3], {"x": 1}).save(tmp_path / record.FILE)
+    good, spoilt = feeds[3:], [{"x": feed["x"] / np.float32(255)} for feed in feeds[3:]]
+    for recorded in (tmp_path / record.FILE, calibrate.statistics(feeds[:3], "x", 1)):
+        with pytest.raises(ConfigError, match="another scale"):
+            ptq.quantise_model(prepared, tmp_path / "q.onnx", spoilt, recorded=recorded, log=log)
+        with pytest.raises(ConfigError, match="another scale"):
+            ptq.compare_methods(prepared, spoilt, good, tmp_path, recorded=recorded, log=log)
+    assert not list(tmp_path.glob("*.onnx")) and not log.decisions
+    ptq.quantise_model(prepared, tmp_path / "q.onnx", good, recorded=tmp_path / record.FILE, log=log)
+    ptq.compare_methods(
+        prepared, good, feeds[:3], tmp_path, methods=["minmax"], recorded=tmp_path / record.FILE, log=log
+    )
+    ptq.quantise_model(prepared, tmp_path / "q.onnx", spoilt, log=log)
+    assert [d.facts["held_against_record"] for d in read_decisions(log.path)] == [True, True, False]
+    with pytest.raises(ConfigError, match="recorded: has nothing to be held against"):
+        ptq.quantise_model(prepared, tmp_path / "q.onnx", (), ranges={}, recorded=tmp_path / record.FILE)
 
 
 def test_half_precision_runs(prepared: Path, tmp_path: Path) -> None:

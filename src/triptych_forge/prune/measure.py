@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from triptych import __version__
 from triptych.contract import ConfigError
-from triptych_forge.prune.profile import KIND, Caches, HardwareProfile, Operator, roofline_us
+from triptych_forge.prune import quiet
+from triptych_forge.prune.profile import KIND, NAME, Caches, HardwareProfile, Measurement, Operator, roofline_us
 from triptych_forge.prune.shapes import LayerShape
 
 CHANNELS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -50,6 +53,20 @@ DEFAULT_GRIDS: Mapping[str, Grid] = {
     "linear": Grid((32, 64, 128, 256, 512), (32, 64, 128, 256, 512), ((1, 1), (1, 16), (1, 181), (1, 512))),
 }
 """What the project's nets are made of."""
+
+
+def coarse(grids: Mapping[str, Grid]) -> dict[str, Grid]:
+    """Every second value of each axis, and the last: about a quarter of the shapes."""
+
+    def half(axis: tuple) -> tuple:  # type: ignore[type-arg]
+        return axis[::2] if len(axis) % 2 or len(axis) < 2 else (*axis[::2], axis[-1])
+
+    return {
+        kind: replace(
+            grid, channels_in=half(grid.channels_in), channels_out=half(grid.channels_out), sizes=half(grid.sizes)
+        )
+        for kind, grid in grids.items()
+    }
 
 
 def single_operator(
@@ -184,25 +201,34 @@ def measure_profile(
         name, host: of the profile; ``host`` says the kind of machine.
         grids: operators and shapes.
         repeats: samples per shape, of which the median counts.
-        passes: over all grids; the least median counts, as other load on the machine only adds.
+        passes: over all grids; the least median counts, as other load on the machine only adds. What two passes
+            differ by says whether the machine was quiet (:mod:`.quiet`).
         threads: inside an operator.
         progress: called with shapes done and in all.
 
     Raises:
-        ConfigError: a kind that is not the name of an operator.
+        ConfigError: no name for a profile; a kind that is not the name of an operator.
     """
+    if not NAME.fullmatch(name):  # now rather than after minutes
+        raise ConfigError(
+            "is no name for a profile", field="name", value=name, remedy="use lower-case letters, digits and ._-"
+        )
     cells = {
         kind: list(itertools.product(grid.channels_in, grid.channels_out or (0,), grid.sizes))
         for kind, grid in grids.items()
     }
     total = passes * sum(map(len, cells.values()))
     done = 0
+    load_before, started = quiet.others_load(), time.monotonic()
     least: dict[str, list[tuple[float, float]]] = {kind: [(math.inf, math.inf)] * len(c) for kind, c in cells.items()}
+    rounds: list[list[float]] = []
     for _ in range(passes):
+        rounds.append([])
         for kind, grid_cells in cells.items():
             for index, (channels_in, channels_out, size) in enumerate(grid_cells):
                 one, many = _branch_seconds(kind, channels_in, channels_out, size, repeats, threads)
                 least[kind][index] = min(least[kind][index][0], one), min(least[kind][index][1], many)
+                rounds[-1].append(many)
                 done += 1
                 if progress is not None:
                     progress(done, total)
@@ -225,15 +251,34 @@ def measure_profile(
         for cell, us in zip(cells[kind], times[kind], strict=True)
         if us >= 20.0
     ]
+    load_after, spread = quiet.others_load(threads, time.monotonic() - started), quiet.spread_of(rounds)
+    reasons = quiet.busy_load(load_before), quiet.busy_load(load_after), quiet.busy_spread(spread)
     caches = read_caches()
     profile = HardwareProfile(
         schema_version=1,
         name=name,
         version=date.today().isoformat(),
-        host=host,
+        host=host[:200],
         source=f"measured on {date.today().isoformat()} with ONNX Runtime {ort.__version__}, {threads} thread(s), "
-        + ("processor time" if threads == 1 else "wall time"),
+        + ("processor time" if threads == 1 else "wall time")
+        + (", beside other programs or unsteadily: not to be trusted" if any(reasons) else ""),
         estimate=False,
+        measured=Measurement(
+            date=date.today().isoformat(),
+            versions={
+                "triptych": __version__,
+                "onnxruntime": ort.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                platform.system(): platform.release(),
+            },
+            repeats=repeats,
+            passes=passes,
+            load_before=load_before,
+            load_after=load_after,
+            spread=spread,
+            quiet=not any(reasons),
+        ),
         threads=threads,
         caches=caches,
         memory_gb_per_s=round(
@@ -244,6 +289,22 @@ def measure_profile(
         operators=operators,
     )
     return profile.model_copy(update={"operators": {k: _possible(k, o, profile) for k, o in operators.items()}})
+
+
+def refuse_busy(profile: HardwareProfile) -> None:
+    """Stop unless the machine was quiet while the profile was measured.
+
+    Raises:
+        ConfigError: it was not, or nobody knows.
+    """
+    found = profile.measured
+    if found is None:
+        raise ConfigError("was not measured here", where=f"hardware profile {profile.name}", field="measured")
+    quiet.refuse_busy(
+        quiet.busy_load(found.load_before, " before"),
+        quiet.busy_load(found.load_after, " after"),
+        quiet.busy_spread(found.spread),
+    )
 
 
 def _possible(kind: str, operator: Operator, profile: HardwareProfile) -> Operator:

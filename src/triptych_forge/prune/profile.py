@@ -26,8 +26,10 @@ from triptych_forge.prune.shapes import Forward, LayerShape, layer_shapes
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
+Load = Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None
 Axis = tuple[Annotated[int, Field(ge=1)], ...]
 
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
 KIND = re.compile(r"(?P<operator>conv|depthwise)(?P<kernel>\d+)x(?P=kernel)(?:/(?P<stride>\d+))?|linear")
 """Names of operators: ``conv1x1``, ``conv3x3/2`` (stride 2), ``depthwise5x5``, ``linear``."""
 
@@ -86,6 +88,19 @@ class Operator(_Strict):
         return tuple(axis for axis in (self.channels_in, self.channels_out, self.positions) if axis)
 
 
+class Measurement(_Strict):
+    """How a profile was measured, and whether the machine was quiet; see :mod:`triptych_forge.prune.quiet`."""
+
+    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="year-month-day")
+    versions: dict[str, str] = Field(min_length=1, description="of what was measured with")
+    repeats: int = Field(ge=1, description="samples per shape and pass")
+    passes: int = Field(ge=1, description="over all shapes")
+    load_before: Load = Field(description="other runnable programs per logical core; null: unknown")
+    load_after: Load = Field(description="the same at the end, without this program")
+    spread: Load = Field(description="greatest by least median of a shape, less 1; median of all; null: one pass only")
+    quiet: bool = Field(description="false: measured beside other programs, by request")
+
+
 class HardwareProfile(_Strict):
     """One target, one thread.
 
@@ -94,11 +109,12 @@ class HardwareProfile(_Strict):
     """
 
     schema_version: Literal[1] = Field(description="of this format")
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="lower-case letters, digits, `._-`")
+    name: str = Field(pattern=NAME.pattern, description="lower-case letters, digits, `._-`")
     version: str = Field(min_length=1, max_length=32, description="of the figures, in quotes")
     host: str = Field(min_length=1, max_length=200, description="kind of machine, never its name")
     source: str = Field(min_length=1, max_length=800, description="measured how and when, or estimated from what")
     estimate: bool = Field(description="true: nothing here was measured on that machine")
+    measured: Measurement | None = Field(default=None, description="how; null where only the source says it")
     threads: int = Field(default=1, ge=1, le=64, description="that the figures are for")
     caches: Caches = Field(description="sizes")
     memory_gb_per_s: Positive = Field(description="bandwidth of the main memory, 1e9 bytes per second")
@@ -109,6 +125,8 @@ class HardwareProfile(_Strict):
 
     @model_validator(mode="after")
     def _known_operators(self) -> HardwareProfile:
+        if self.estimate and self.measured is not None:
+            raise ValueError("estimate: a profile that was measured is no estimate")
         for kind, operator in self.operators.items():
             if not KIND.fullmatch(kind):
                 raise ValueError(f"operators: '{kind}' is not the name of an operator")

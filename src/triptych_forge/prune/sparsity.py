@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -155,8 +158,82 @@ def check_2_4(model: nn.Module, layers: Sequence[str]) -> None:
         )
 
 
-WEIGHT_INPUT_AXIS = {"Conv": 1, "Gemm": 0, "MatMul": 0}
+WEIGHT_INPUT_AXIS = {"Conv": 1, "Gemm": 0, "MatMul": -2}
 """Axis that runs over the inputs, of the second operand of each operator; of a Gemm's with ``transB`` it is 1."""
+
+
+@dataclass(frozen=True)
+class OnnxWeight:
+    """A constant weight of a graph.
+
+    Attributes:
+        name: of the tensor.
+        operator: that takes it, e.g. ``Conv``.
+        shape: as stored.
+        zeros: share of its values that stand for 0, 0..1.
+        follows: whether it is 2:4 sparse.
+    """
+
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    zeros: float
+    follows: bool
+
+
+def survey_2_4_onnx(path: Path) -> tuple[OnnxWeight, ...]:
+    """Every constant weight of a graph's convolutions and matrix products, in the order of the nodes.
+
+    Weights behind a DequantizeLinear count by their integers: what equals the zero point is 0.
+
+    Raises:
+        ConfigError: unreadable, or without such a weight.
+    """
+    try:
+        graph = onnx.load(str(path)).graph
+    except Exception as error:  # protobuf and the file system have no common error
+        text = " ".join(str(error).split())[:160]
+        raise ConfigError(f"cannot be read: {text}", where=path, remedy="give an ONNX file") from None
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    dequantised = {n.output[0]: n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants}
+    found: dict[tuple[str, int], OnnxWeight] = {}
+    for node in graph.node:
+        if node.op_type not in WEIGHT_INPUT_AXIS or len(node.input) < 2:
+            continue
+        name = node.input[1]
+        zero = 0
+        if name in dequantised:
+            name, zero = dequantised[name].input[0], _zero_point(dequantised[name], constants)
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        axis = 1 if transposed else WEIGHT_INPUT_AXIS[node.op_type]
+        if name not in constants:
+            continue
+        is_zero = numpy_helper.to_array(constants[name]) == zero
+        found[name, axis] = OnnxWeight(
+            name,
+            node.op_type,
+            is_zero.shape,
+            float(is_zero.mean()) if is_zero.size else 0.0,
+            follows_2_4(~is_zero, axis),
+        )
+    if not found:
+        raise ConfigError("holds no weights of convolutions or matrix products", where=path)
+    return tuple(found.values())
+
+
+def _zero_point(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Any:
+    """What a DequantizeLinear takes for 0, shaped for its input; NaN, which nothing equals, where it is no constant."""
+    if len(node.input) < 3 or not node.input[2]:
+        return 0
+    if node.input[2] not in constants:
+        return math.nan
+    zero = numpy_helper.to_array(constants[node.input[2]])
+    if zero.ndim != 1:  # one for all; or one per block, which is looked at only where it is 0 throughout
+        return zero if zero.ndim == 0 else math.nan if zero.any() else 0
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    shape = [1] * len(constants[node.input[0]].dims)
+    shape[axis] = -1
+    return zero.reshape(shape)
 
 
 def check_2_4_onnx(path: Path, at_least: int) -> tuple[str, ...]:
@@ -169,28 +246,16 @@ def check_2_4_onnx(path: Path, at_least: int) -> tuple[str, ...]:
         at_least: number of layers that :func:`apply_2_4` masked.
 
     Raises:
-        ConfigError: unreadable, or fewer weights than that follow the pattern.
+        ConfigError: unreadable, no weights, or fewer than that follow the pattern.
     """
-    try:
-        graph = onnx.load(str(path)).graph
-    except Exception as error:  # protobuf and the file system have no common error
-        raise ConfigError(f"cannot be read: {error}", where=path) from None
-    weights = {tensor.name: tensor for tensor in graph.initializer}
-    found = []
-    for node in graph.node:
-        if node.op_type not in WEIGHT_INPUT_AXIS or node.input[1] not in weights:
-            continue
-        transposed = any(a.name == "transB" and a.i for a in node.attribute)
-        axis = 1 if transposed else WEIGHT_INPUT_AXIS[node.op_type]
-        if follows_2_4(numpy_helper.to_array(weights[node.input[1]]), axis):
-            found.append(node.input[1])
+    found = tuple(weight.name for weight in survey_2_4_onnx(path) if weight.follows)
     if len(found) < at_least:
         raise ConfigError(
             f"only {len(found)} of {at_least} weights are 2:4 sparse",
             where=path,
             remedy="call bake_2_4 before the export and fold nothing across inputs",
         )
-    return tuple(found)
+    return found
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------

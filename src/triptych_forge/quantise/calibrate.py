@@ -1,8 +1,8 @@
 """Ranges of activations from in-domain inputs, and the refusal of inputs that are not in-domain.
 
 A range that was measured on pictures prepared in another way (0..1 in place of 0..255, channels swapped, blank) gives a
-graph that loads, runs and is wrong. So calibration data carry statistics, these are recorded with the model, and data
-that do not fit them are refused before anything is quantised.
+graph that loads, runs and is wrong. So calibration data carry statistics, these are recorded with the model
+(:mod:`.record`), and data that do not fit them are refused before anything is quantised.
 
 Three ways from the values of a tensor to its range (:data:`METHODS`):
 
@@ -18,19 +18,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import onnx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from triptych.contract import ConfigError
 from triptych.engines.manifest import InputGeometry
 from triptych.engines.session import DTYPES
 from triptych.vision.preprocess import Preprocessor
-from triptych_forge.common import write_atomically
 from triptych_forge.quantise.measure import Feeds, open_session
 
 Range = tuple[float, float]
@@ -58,6 +57,9 @@ LEAST_COLOUR_STD = 0.02
 """Means of first and last channel must differ by this many standard deviations before a swap can be seen at all."""
 
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Statistics(BaseModel):
     """What a tensor looked like over all inputs: recorded with a model, compared with later calibration data.
 
@@ -72,34 +74,25 @@ class Statistics(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    input: str
-    shape: tuple[int, ...]
-    channel_axis: int | None
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    low: float
-    high: float
-    inputs: int
+    input: Annotated[str, Field(min_length=1)]
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    channel_axis: Annotated[int, Field(ge=0)] | None
+    mean: tuple[Finite, ...]
+    std: tuple[Annotated[float, Field(ge=0.0, allow_inf_nan=False)], ...]
+    low: Finite
+    high: Finite
+    inputs: Annotated[int, Field(ge=1)]
 
-    def save(self, path: Path) -> None:
-        """Write as JSON."""
-        write_atomically(path, (self.model_dump_json(indent=1) + "\n").encode())
-
-    @classmethod
-    def load(cls, path: Path) -> Statistics:
-        """Read :meth:`save`'s file.
-
-        Raises:
-            ConfigError: unreadable, or a field that does not fit; names file and field.
-        """
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", where=path) from None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or None
-            raise ConfigError(f"is no record of statistics: {first['msg']}", where=path, field=field) from None
+    @model_validator(mode="after")
+    def _fits_together(self) -> Statistics:
+        if self.channel_axis is not None and self.channel_axis >= len(self.shape):
+            raise ValueError("channel_axis: the shape has no such axis")
+        channels = 1 if self.channel_axis is None else self.shape[self.channel_axis]
+        if not len(self.mean) == len(self.std) == channels:
+            raise ValueError(f"mean, std: there are {channels} channels")
+        if self.low > self.high:
+            raise ValueError("low, high: low is above high")
+        return self
 
 
 def image_files(folder: Path) -> list[Path]:

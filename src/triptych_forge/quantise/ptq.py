@@ -12,7 +12,7 @@ import io
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from triptych_forge.decisions import DecisionLog
 from triptych_forge.quantise import calibrate
 from triptych_forge.quantise.calibrate import Range
 from triptych_forge.quantise.measure import Feeds, open_session, outputs_of, worst_relative_l2
+from triptych_forge.quantise.record import Recorded, check_recorded
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators with weights: what is worth quantising."""
@@ -152,6 +153,7 @@ def quantise_model(
     options: PtqOptions = PtqOptions(),
     *,
     ranges: Mapping[str, Range] | None = None,
+    recorded: Recorded | None = None,
     log: DecisionLog | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PtqResult:
@@ -163,12 +165,13 @@ def quantise_model(
         feeds: calibration inputs; not used if ``ranges`` are given.
         options: how.
         ranges: name of tensor to range, from :func:`.calibrate.ranges`.
+        recorded: what calibration data of this engine look like, e.g. its bundle's ``calibration.json``.
         log: gets ``quantise.ptq``.
         progress: of the calibration.
 
     Raises:
-        ConfigError: unknown option value; an excluded node that the graph lacks; feeds that do not fit the graph; no
-            weighted node left to quantise.
+        ConfigError: unknown option value; an excluded node that the graph lacks; feeds that do not fit the graph or do
+            not look like the recorded ones; no weighted node left to quantise.
     """
     if options.activation not in TYPES:
         raise ConfigError(f"unknown, known are {', '.join(TYPES)}", field="activation", value=options.activation)
@@ -182,8 +185,10 @@ def quantise_model(
     if not chosen:
         raise ConfigError("no node with weights is left to quantise", where=prepared, remedy="exclude fewer")
     digest = ""
+    if ranges is not None and recorded is not None:
+        raise ConfigError("has nothing to be held against: ranges are given, not inputs", field="recorded")
     if ranges is None:
-        feeds = calibrate.check_feeds(prepared, feeds)
+        feeds = checked(prepared, feeds, recorded)
         digest = calibrate.hash_of(feeds)
         ranges = calibrate.ranges(calibrate.collect(prepared, feeds, progress), options.method, options.percentile)
     excluded = [*options.exclude, *_beyond_weights(content.graph, options.op_types)]
@@ -229,8 +234,21 @@ def quantise_model(
             bytes_before=before,
             bytes_after=out.stat().st_size,
             calibration_sha256=digest,
+            held_against_record=recorded is not None,
         )
     return PtqResult(out, chosen, kept, before, out.stat().st_size, digest)
+
+
+def checked(prepared: Path, feeds: Sequence[Feeds], recorded: Recorded | None) -> list[Feeds]:
+    """Calibration inputs, if they fit the graph and look like the recorded ones where there are any.
+
+    Raises:
+        ConfigError: see :func:`.calibrate.check_feeds` and :func:`.record.check_recorded`.
+    """
+    found = calibrate.check_feeds(prepared, feeds)
+    if recorded is not None:
+        check_recorded(found, recorded)
+    return found
 
 
 def _lone(
@@ -293,11 +311,19 @@ def to_fp16(model: Path, out: Path) -> Path:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One way to calibrate. ``error``: worst relative L2 of an output on held-out inputs; ``metric``: if asked for."""
+    """One way to calibrate.
+
+    Attributes:
+        method: of :data:`.calibrate.METHODS`.
+        error: worst relative L2 of an output on held-out inputs.
+        metric: if asked for.
+        slices: the same error as ``error`` on each slice of held-out inputs.
+    """
 
     method: str
     error: float
     metric: float | None
+    slices: Mapping[str, float] = field(default_factory=dict)
 
 
 def compare_methods(
@@ -308,6 +334,8 @@ def compare_methods(
     options: PtqOptions = PtqOptions(),
     *,
     methods: Sequence[str] = calibrate.METHODS,
+    slices: Mapping[str, Sequence[Feeds]] | None = None,
+    recorded: Recorded | None = None,
     metric: Callable[[Path], float] | None = None,
     log: DecisionLog | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -316,6 +344,9 @@ def compare_methods(
 
     Args:
         folder: gets ``<method>.onnx``.
+        slices: further held-out inputs by condition, e.g. ``night``: a range that fits the mean picture may cut off
+            what a rare one needs. They do not decide the order.
+        recorded: what calibration data of this engine look like, e.g. its bundle's ``calibration.json``.
         metric: of a quantised file, higher is better.
         log: gets one ``quantise.calibration`` per method.
 
@@ -323,20 +354,30 @@ def compare_methods(
         Best first: by metric if there is one, else by error.
 
     Raises:
-        ConfigError: as :func:`quantise_model`; nothing held out.
+        ConfigError: as :func:`quantise_model`; nothing held out, in all or in a slice.
     """
-    feeds = calibrate.check_feeds(prepared, feeds)
-    held_out = calibrate.check_feeds(prepared, held_out)
+    feeds = checked(prepared, feeds, recorded)
+    parts: dict[str | None, Sequence[Feeds]] = {None: calibrate.check_feeds(prepared, held_out)}
+    for name, inputs in (slices or {}).items():
+        if not inputs:
+            raise ConfigError("holds no inputs", field=f"slices.{name}", remedy="give some or leave the slice out")
+        parts[name] = calibrate.check_feeds(prepared, inputs)
     histograms = calibrate.collect(prepared, feeds, progress)
-    wanted = outputs_of(open_session(prepared), held_out)
+    parent = open_session(prepared)
+    wanted = {part: outputs_of(parent, inputs) for part, inputs in parts.items()}
     rows = []
     for method in methods:
         out = folder / f"{method}.onnx"
         found = calibrate.ranges(histograms, method, options.percentile)
         quantise_model(prepared, out, (), options, ranges=found)
-        error = worst_relative_l2(outputs_of(open_session(out), held_out), wanted)
-        row = MethodRow(method, error, float(metric(out)) if metric else None)
+        child = open_session(out)
+        errors = {part: worst_relative_l2(outputs_of(child, inputs), wanted[part]) for part, inputs in parts.items()}
+        by_slice = {part: error for part, error in errors.items() if part is not None}
+        row = MethodRow(method, errors[None], float(metric(out)) if metric else None, by_slice)
         rows.append(row)
         if log is not None:
-            log.add("quantise.calibration", method, error=row.error, metric=row.metric, sha256=calibrate.hash_of(feeds))
+            log.add(
+                "quantise.calibration", method, error=row.error, slices=by_slice, metric=row.metric,
+                sha256=calibrate.hash_of(feeds), held_against_record=recorded is not None,
+            )  # fmt: skip
     return sorted(rows, key=lambda row: (-row.metric if row.metric is not None else 0.0, row.error))

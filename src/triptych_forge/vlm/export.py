@@ -26,7 +26,8 @@ class _EncoderGraph(nn.Module):
         self.encoder = model.encoder
 
     def forward(self, frames: Tensor, ages_s: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.encoder(frames[None], ages_s[None]))
+        # To float first: accelerators take bytes into a Cast and into nothing else.
+        return tuple(self.encoder(frames.float()[None], ages_s[None]))
 
 
 class DecoderGraph(nn.Module):
