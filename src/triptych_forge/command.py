@@ -118,7 +118,7 @@ def build(
 
     Exit 0 only if every check held; the bundle is written all the same, and its report says which did not.
     """
-    from triptych_forge.build.run import WORK, build_model, steps_of
+    from triptych_forge.builtin.run import WORK, build_model, steps_of
 
     names = steps_of(model.value)
 

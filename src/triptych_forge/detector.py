@@ -1,19 +1,20 @@
-"""Train, export and judge the built-in detector: ``python -m triptych_forge.detector --data FOLDER``.
+"""Train the built-in detector: ``python -m triptych_forge.detector teacher|student --data FOLDER``.
 
-The run is reproducible: every picture's variation depends on the seed and its number only. It may be interrupted and
-resumed with the same command; the checkpoint is a safetensors file without code.
+The teacher is large and never leaves the desk; the student learns from the labels and from it. The runs are
+reproducible: every picture's variation depends on the seed and its number only. They may be interrupted and resumed
+with the same command; a checkpoint is a safetensors file without code.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import numpy as np
 import torch
@@ -21,30 +22,45 @@ import typer
 
 from triptych.contract import ConfigError, TriptychError
 from triptych_forge import detector_data
-from triptych_forge.common import (
-    flatten_optimiser,
-    follow,
-    load_checkpoint,
-    progress_bar,
-    restore_optimiser,
-    save_checkpoint,
-    seed_everything,
-    warm_up_cosine,
-)
+from triptych_forge.common import load_checkpoint, progress_bar, seed_everything
 from triptych_forge.data import NAMES, Sample, Variation, vary
 from triptych_forge.detector_data import Pool
-from triptych_forge.detector_net import Batch, DetectorNet, losses
+from triptych_forge.detector_net import DENSE, LIGHT, Batch, Body, DetectorNet, losses
+from triptych_forge.distil.loop import Options, distil
+from triptych_forge.distil.losses import detector_kd_loss
 
 FULL = (448, 256)
 CROP = (320, 192)
 
+Said = tuple[torch.Tensor, torch.Tensor]
+"""Class logits (B, A, C) and boxes (B, A, 4) px."""
+
+
+class Model(str, enum.Enum):
+    """Which of the two."""
+
+    TEACHER = "teacher"
+    STUDENT = "student"
+
+
+NETS: dict[str, tuple[int, Body]] = {"teacher": (96, DENSE), "student": (64, LIGHT)}
+"""Width of the heads, and body."""
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """Numbers of one training run. ``crop_share``: part of the steps on smaller crops, which are cheaper and denser."""
+    """Numbers of one training run.
 
-    seed: int = 20
-    steps: int = 2800
+    Attributes:
+        crop_share: part of the steps on smaller crops, which are cheaper and denser.
+        alpha: weight of the labels; the teacher has the rest.
+        temperature: of the teacher's word, see :func:`detector_kd_loss`.
+        mixed: matrices in bfloat16, see :data:`triptych_forge.detector_net.DENSE`.
+    """
+
+    model: str
+    seed: int
+    steps: int
     batch: int = 16
     crop_share: float = 0.55
     rate: float = 3e-3
@@ -53,11 +69,25 @@ class Recipe:
     average: float = 0.998
     box_weight: float = 2.0
     clip_norm: float = 10.0
+    alpha: float = 1.0
+    temperature: float = 1.0
+    mixed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.model not in NETS:
+            raise ConfigError("is no detector", field="model", value=self.model, remedy=f"use one of {', '.join(NETS)}")
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine to 2 %."""
-    return warm_up_cosine(recipe.rate, step, recipe.steps, recipe.warm_up)
+RECIPES = {
+    "teacher": Recipe("teacher", seed=21, steps=5000, rate=2e-3, mixed=True),
+    "student": Recipe("student", seed=22, steps=4500, alpha=0.5, temperature=2.0),
+}
+
+
+def network(model: str) -> DetectorNet:
+    """An untrained network."""
+    width, body = NETS[model]
+    return DetectorNet(len(NAMES), width, body)
 
 
 def make_batch(pool: Pool, recipe: Recipe, step: int) -> Batch:
@@ -86,105 +116,122 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(images.float().contiguous(memory_format=torch.channels_last), boxes, labels, known, ignored)
 
 
-def batches(pool: Pool, recipe: Recipe, first: int, last: int) -> Iterator[tuple[int, Batch]]:
-    """Batches of the steps ``first`` to ``last`` - 1, prepared one ahead in another thread."""
-    if first >= last:
-        return
+def batches(pool: Pool, recipe: Recipe, first: int) -> Iterator[Batch]:
+    """Batches of the steps from ``first`` on, prepared one ahead in another thread."""
     with ThreadPoolExecutor(1) as worker:
         waiting: list[Future[Batch]] = [worker.submit(make_batch, pool, recipe, first)]
-        for step in range(first, last):
-            if step + 1 < last:
+        for step in range(first, recipe.steps):
+            if step + 1 < recipe.steps:
                 waiting.append(worker.submit(make_batch, pool, recipe, step + 1))
-            yield step, waiting.pop(0).result()
+            yield waiting.pop(0).result()
+
+
+def loss_of(recipe: Recipe, said: Said, teacher: Said | None, batch: Batch) -> torch.Tensor:
+    """The labels' loss and, with a teacher, its own beside it: α and 1 - α."""
+    parts = losses(*said, batch)
+    loss = parts.classes + recipe.box_weight * parts.boxes
+    if teacher is None:
+        return loss
+    soft = detector_kd_loss(said, teacher, recipe.temperature)
+    return recipe.alpha * loss + (1 - recipe.alpha) * (soft.classes + recipe.box_weight * soft.boxes)
+
+
+def run(net: torch.nn.Module, batch: Batch, mixed: bool) -> Said:
+    """Feed a batch."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        said: Said = net(batch.images)
+    return said
 
 
 def train(
-    pool: Pool, recipe: Recipe, checkpoint: Path, save_every: int = 250, stop_after: int | None = None
+    net: DetectorNet,
+    pool: Pool,
+    recipe: Recipe,
+    checkpoint: Path,
+    teacher: DetectorNet | None = None,
+    save_every: int = 250,
+    stop_after: int | None = None,
 ) -> DetectorNet:
     """Train, or resume where ``checkpoint`` left off; returns the averaged network in evaluation mode.
 
-    ``stop_after`` ends the run at that step of the same schedule, to be resumed or released as it is.
+    Args:
+        net: untrained, or a pruned one to be trained on.
+        teacher: whom to learn from beside the labels.
+        stop_after: end at that step of the same schedule, to be resumed or released as it is.
 
     Raises:
-        ConfigError: the checkpoint belongs to another recipe; the loss is not finite.
+        ConfigError: the checkpoint belongs to another run; the loss is not finite.
     """
-    net = DetectorNet(len(NAMES)).to(memory_format=torch.channels_last)
-    decayed = [p for p in net.parameters() if p.ndim > 1]
-    plain = [p for p in net.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": recipe.decay}, {"params": plain, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=recipe.rate)
-    average = {name: value.clone() for name, value in net.state_dict().items()}
-    first, spent = 0, 0.0
-    if checkpoint.is_file():
-        saved, meta = load_checkpoint(checkpoint)
-        if meta["recipe"] != asdict(recipe):
-            raise ConfigError("belongs to another recipe", where=checkpoint, remedy="delete it or give --restart")
-        net.load_state_dict(saved["net"])
-        restore_optimiser(optimiser, saved["optimiser"])
-        average, first, spent = saved["average"], int(meta["step"]), float(meta["seconds"])
-    last = recipe.steps if stop_after is None else min(stop_after, recipe.steps)
-    started = time.monotonic()
-    smooth = [0.0, 0.0, 0.0]
+    net.to(memory_format=torch.channels_last)
+    if teacher is not None:
+        teacher.to(memory_format=torch.channels_last)
+    recent = [0.0]
     with progress_bar() as bar:
-        task = bar.add_task("training detector", total=last, completed=first, note="")
-        for step, batch in batches(pool, recipe, first, last):
-            net.train()
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(recipe, step)
-            parts = losses(*net(batch.images), batch)
-            loss = parts.classes + recipe.box_weight * parts.boxes
-            if not torch.isfinite(loss):
-                raise ConfigError(f"the loss is not finite at step {step}", remedy="lower the learning rate")
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.clip_norm)
-            optimiser.step()
-            follow(average, net, min(recipe.average, (1 + step) / (10 + step)))
-            values = (float(parts.classes.detach()), float(parts.boxes.detach()), parts.iou)
-            smooth = [0.98 * s + 0.02 * v if step > first else v for s, v in zip(smooth, values, strict=True)]
-            note = f"class {smooth[0]:.3f} box {smooth[1]:.3f} iou {smooth[2]:.2f}"
-            bar.update(task, completed=step + 1, note=note)
-            if (step + 1) % save_every == 0 or step + 1 == last:
-                state = {"net": net.state_dict(), "average": average, "optimiser": flatten_optimiser(optimiser)}
-                seconds = spent + time.monotonic() - started
-                if not bar.console.is_terminal:
-                    typer.echo(f"step {step + 1} of {recipe.steps}, {seconds / 60:.1f} min, {note}")
-                save_checkpoint(
-                    checkpoint, state, {"recipe": asdict(recipe), "step": step + 1, "seconds": seconds, "note": note}
-                )
-    net.load_state_dict(average)
-    return net.eval()
+        task = bar.add_task(f"training {recipe.model}", total=recipe.steps, note="")
+
+        def loss(said: Said, taught: Said | None, batch: Batch) -> torch.Tensor:
+            value = loss_of(recipe, said, taught, batch)
+            recent[0] = 0.98 * recent[0] + 0.02 * float(value.detach()) if recent[0] else float(value.detach())
+            return value
+
+        def progress(done: int, last: int) -> None:
+            bar.update(task, completed=done, total=last, note=f"loss {recent[0]:.3f}")
+            if not bar.console.is_terminal and (done % save_every == 0 or done == last):
+                typer.echo(f"step {done} of {recipe.steps}, loss {recent[0]:.3f}")
+
+        distil(
+            net, teacher, lambda first: batches(pool, recipe, first), loss, recipe.steps, recipe.rate, checkpoint,
+            progress=progress,
+            options=Options(recipe.warm_up, 0.02, recipe.decay, recipe.clip_norm, recipe.average, save_every),
+            seed=recipe.seed,
+            facts={"recipe": asdict(recipe), "pictures": pool.counts()},
+            run_student=lambda model, batch: run(model, batch, recipe.mixed),
+            run_teacher=lambda model, batch: run(model, batch, True),
+            stop_after=stop_after,
+        )  # fmt: skip
+    return net
+
+
+def trained(checkpoint: Path, model: str) -> tuple[DetectorNet, dict[str, Any]]:
+    """The averaged network of a checkpoint in evaluation mode, and the facts saved with it.
+
+    Raises:
+        ConfigError: no such checkpoint.
+    """
+    if not checkpoint.is_file():
+        raise ConfigError(
+            "no such checkpoint", where=checkpoint, remedy=f"python -m triptych_forge.detector {model} --data FOLDER"
+        )
+    saved, meta = load_checkpoint(checkpoint)
+    net = network(model)
+    net.load_state_dict(saved["average"])
+    return net.eval(), meta
 
 
 def main(
+    model: Annotated[Model, typer.Argument(help="which network; the student learns from the teacher")],
     data: Annotated[
         Path, typer.Option(help="folder with images/, video/ and detectors/ as the documentation lists them")
     ],
-    out: Annotated[Path, typer.Option(help="folder of the model")] = Path("models/triptych-detector"),
-    work: Annotated[Path, typer.Option(help="folder of the checkpoint")] = Path("runs/forge-detector"),
-    steps: Annotated[int, typer.Option(min=10, help="training steps")] = Recipe.steps,
-    seed: Annotated[int, typer.Option(help="seed of everything random")] = Recipe.seed,
+    work: Annotated[Path, typer.Option(help="folder of the checkpoints")] = Path("runs/forge-detector"),
+    steps: Annotated[Optional[int], typer.Option(min=10, help="training steps")] = None,  # noqa: UP045
     threads: Annotated[int, typer.Option(min=1, max=64, help="torch threads")] = 2,
     restart: Annotated[bool, typer.Option(help="ignore an earlier checkpoint")] = False,
     stop_after: Annotated[Optional[int], typer.Option(min=10, help="end at this step of the schedule")] = None,  # noqa: UP045
-    train_only: Annotated[bool, typer.Option(help="stop after the checkpoint")] = False,
 ) -> None:
-    """Train the built-in detector and write detector.onnx, manifest.yaml, MODEL_CARD.md and golden.png."""
+    """Train one of the two and leave its checkpoint in the work folder."""
     try:
-        recipe = Recipe(seed=seed, steps=steps)
-        seed_everything(seed, threads)
-        checkpoint = work / "checkpoint.safetensors"
+        base = RECIPES[model.value]
+        recipe = base if steps is None else Recipe(**{**asdict(base), "steps": steps})
+        checkpoint = work / f"{recipe.model}.safetensors"
+        teacher = trained(work / "teacher.safetensors", "teacher")[0] if recipe.alpha < 1 else None
+        seed_everything(recipe.seed, threads)
         if restart:
             checkpoint.unlink(missing_ok=True)
-        pool = detector_data.training_pool(data, seed)
+        pool = detector_data.training_pool(data, recipe.seed)
         typer.echo(f"training pictures: {json.dumps(pool.counts())}, cut-outs: {len(pool.cutouts)}")
-        net = train(pool, recipe, checkpoint, stop_after=stop_after)
-        if not train_only:
-            from triptych_forge.detector_release import release
-
-            meta = load_checkpoint(checkpoint)[1]
-            facts = {**asdict(recipe), "steps_done": int(meta["step"]), "threads": threads}
-            release(net, data, out, facts, pool.counts(), meta["seconds"])
+        net = network(recipe.model)
+        train(net, pool, recipe, checkpoint, teacher, stop_after=stop_after)
     except TriptychError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -58,12 +58,20 @@ class Pool:
 
 
 def load_teacher(folder: Path, score: float) -> Engine:
-    """The YOLOX-nano teacher with another score cut than its manifest's.
+    """The YOLOX-nano teacher of real pictures, see :func:`load_published`."""
+    return load_published("yolox-nano", folder, score)
+
+
+def load_published(name: str, folder: Path, score: float) -> Engine:
+    """A published detector with another score cut than its manifest's.
+
+    Args:
+        name: of a manifest in config/engines.
 
     Raises:
         EngineError: the engine file is not in ``folder``/detectors.
     """
-    manifest = load_manifest(resource("config", "engines", "yolox-nano.yaml"))
+    manifest = load_manifest(resource("config", "engines", f"{name}.yaml"))
     changed = manifest.model_copy(update={"thresholds": manifest.thresholds.model_copy(update={"score": score})})
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "manifest.yaml"
@@ -88,7 +96,7 @@ def training_pool(folder: Path, seed: int) -> Pool:
     real = real_samples(folder)
     carla = data.carla(folder / "images" / "carla_boxes", "train")
     scenario = scenario_samples(TRAINING_SEEDS)
-    sources = [Source("carla", 0.35, carla), Source("real", 0.25, real), Source("scenario", 0.4, scenario)]
+    sources = [Source("carla", 0.45, carla), Source("real", 0.2, real), Source("scenario", 0.35, scenario)]
     return Pool(sources, data.cutouts_of(real, VEHICLE))
 
 

@@ -1,7 +1,9 @@
-"""The built-in detector: depthwise-separable, anchor-free, three levels, task-aligned assignment."""
+"""The built-in detector and its teacher: anchor-free, three levels, task-aligned assignment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,35 +26,76 @@ def _separable(inside: int, outside: int, stride: int = 1, kernel: int = 3) -> n
     )
 
 
-class _Residual(nn.Module):
-    """A separable block with a shortcut."""
+def _dense(inside: int, outside: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:
+    """``kernel`` is taken for 3: two dense layers already see as far as one wide depthwise layer."""
+    return nn.Sequential(
+        nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)
+    )
 
-    def __init__(self, channels: int, kernel: int) -> None:
+
+Make = Callable[..., nn.Sequential]
+
+
+class _Residual(nn.Module):
+    """A block with a shortcut."""
+
+    def __init__(self, channels: int, kernel: int, make: Make, repeats: int) -> None:
         super().__init__()
-        self.body = _separable(channels, channels, 1, kernel)
+        parts = [make(channels, channels, 1, kernel) for _ in range(repeats)]
+        self.body = parts[0] if repeats == 1 else nn.Sequential(*parts)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)
 
 
-def _stage(inside: int, outside: int, depth: int, kernel: int) -> nn.Sequential:
-    return nn.Sequential(_separable(inside, outside, 2), *(_Residual(outside, kernel) for _ in range(depth)))
+@dataclass(frozen=True)
+class Body:
+    """What the network is made of.
+
+    Attributes:
+        make: of one layer, from channels in and out, stride and kernel.
+        repeats: layers in a residual block.
+        stem, early: channels at strides 2 and 4.
+        stages: channels at strides 8, 16 and 32.
+        depth: residual blocks at strides 8, 16 and 32.
+    """
+
+    make: Make
+    repeats: int
+    stem: int
+    early: int
+    stages: tuple[int, int, int]
+    depth: tuple[int, int, int]
+
+
+LIGHT = Body(_separable, 1, 16, 32, (64, 96, 160), (3, 4, 3))
+"""Depthwise-separable: little work and few weights, for the vehicle."""
+DENSE = Body(_dense, 2, 24, 48, (80, 128, 192), (2, 2, 2))
+"""Dense 3x3 layers: ten times the weights, and yet as fast to train where matrices are multiplied in hardware."""
+
+
+def _stage(body: Body, inside: int, outside: int, depth: int, kernel: int) -> nn.Sequential:
+    blocks = (_Residual(outside, kernel, body.make, body.repeats) for _ in range(depth))
+    return nn.Sequential(body.make(inside, outside, 2), *blocks)
 
 
 class DetectorNet(nn.Module):
     """Pictures (B, 3, H, W), 0..255 BGR, sides multiples of 32, to class logits (B, A, C) and boxes (B, A, 4) px."""
 
-    def __init__(self, classes: int, width: int = 64) -> None:
+    def __init__(self, classes: int, width: int = 64, body: Body = LIGHT) -> None:
         super().__init__()
         self.classes = classes
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
-        self.early = _stage(16, 32, 1, 3)
-        self.stages = nn.ModuleList([_stage(32, 64, 3, 3), _stage(64, 96, 4, 5), _stage(96, 160, 3, 5)])
-        self.lateral = nn.ModuleList([nn.Conv2d(c, width, 1) for c in (64, 96, 160)])
-        self.smooth = nn.ModuleList([_separable(width, width, 1, 5) for _ in STRIDES])
-        self.tower = nn.ModuleList(
-            [nn.Sequential(_separable(width, width, 1, 5), _separable(width, width, 1, 3)) for _ in STRIDES]
+        make, channels = body.make, (body.early, *body.stages)
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, body.stem, 3, 2, 1, bias=False), nn.BatchNorm2d(body.stem), nn.ReLU(inplace=True)
         )
+        self.early = _stage(body, body.stem, body.early, 1, 3)
+        self.stages = nn.ModuleList(
+            _stage(body, channels[i], channels[i + 1], body.depth[i], kernel) for i, kernel in enumerate((3, 5, 5))
+        )
+        self.lateral = nn.ModuleList([nn.Conv2d(c, width, 1) for c in body.stages])
+        self.smooth = nn.ModuleList([make(width, width, 1, 5) for _ in STRIDES])
+        self.tower = nn.ModuleList([nn.Sequential(make(width, width, 1, 5), make(width, width, 1, 3)) for _ in STRIDES])
         self.out = nn.ModuleList([nn.Conv2d(width, 4 + classes, 1) for _ in STRIDES])
         for layer in self.out:
             assert isinstance(layer, nn.Conv2d) and layer.bias is not None
@@ -73,7 +116,7 @@ class DetectorNet(nn.Module):
         for index, stride in enumerate(STRIDES):
             raw = self.out[index](self.tower[index](self.smooth[index](levels[index])))
             rows, columns = raw.shape[2], raw.shape[3]
-            raw = raw.flatten(2).transpose(1, 2)
+            raw = raw.flatten(2).transpose(1, 2).float()  # boxes need more digits than mixed precision has
             centre = anchor_centres(rows, columns, stride, raw.device)
             sides = raw[..., :4].clamp(-MAX_LOG_SIDE, MAX_LOG_SIDE).exp() * stride
             boxes.append(torch.cat([centre - sides[..., :2], centre + sides[..., 2:]], -1))

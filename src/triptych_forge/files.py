@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,17 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Copy a folder beside ``target`` and rename it into place; what was there is gone."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+        fresh, old = Path(temporary) / "new", Path(temporary) / "old"
+        shutil.copytree(source, fresh)
+        if target.exists():
+            os.replace(target, old)
+        os.replace(fresh, target)
 
 
 def sha256_of(path: Path) -> str:

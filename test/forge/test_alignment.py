@@ -22,7 +22,7 @@ from triptych_forge.detector_net import DetectorNet  # noqa: E402
 from triptych_forge.distil import alignment as A  # noqa: E402
 from triptych_forge.distil.loop import digest  # noqa: E402
 from triptych_forge.distil.losses import LayerPair, observed  # noqa: E402
-from triptych_forge.vlm.model import Shape, Vlm  # noqa: E402
+from triptych_forge.vlm.model import MEASURE_KINDS, Shape, Vlm  # noqa: E402
 
 torch.set_num_threads(1)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -99,10 +99,10 @@ def test_recomputed_attention_is_what_the_layer_used(groups: int) -> None:
     assert torch.equal(seen.logits, wanted)
     assert list(seen.maps) == ["decoder.layers.0", "decoder.layers.1", "decoder.layers.2"]
     for i, found in enumerate(seen.maps.values()):
-        assert found.grid == (4, 6) and found.chances.shape == (2 * groups, 4, 5, 25)
+        assert found.grid == (4, 6) and found.chances.shape == (2 * groups, 4, 5, LARGE.tokens)
         mixed = (found.chances @ memory[2 * i + 1]).transpose(1, 2).flatten(2)
         np.testing.assert_allclose(mixed.numpy(), used[i].numpy(), atol=1e-5)
-        assert found.chances.amax() > 3 / 25
+        assert found.chances.amax() > 3 / LARGE.tokens
 
 
 def test_attention_of_models_of_different_size_can_be_compared() -> None:
@@ -119,7 +119,8 @@ def test_attention_of_models_of_different_size_can_be_compared() -> None:
     queries = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
     maps = A.attention_pairs(mine, theirs, pairs, queries)
     for q, p in maps.values():
-        assert q.shape == p.shape == (6, 2 * 4 + 1)
+        assert q.shape == p.shape == (6, SMALL.tokens)
+        assert SMALL.tokens == 2 * 4 + 1 + MEASURE_KINDS
         assert q.requires_grad and not p.requires_grad
         np.testing.assert_allclose(q.detach().sum(-1).numpy(), 1, atol=1e-5)
     loss = A.layer_wise_kl_loss(maps, ["decoder.layers.1"])

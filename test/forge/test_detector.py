@@ -112,43 +112,82 @@ def tiny_pool() -> Pool:
     return Pool([Source("drawn", 1.0, [sample()])])
 
 
+def small(monkeypatch: pytest.MonkeyPatch, **changes: object) -> detector.Recipe:
+    monkeypatch.setattr(detector, "FULL", (64, 32))
+    monkeypatch.setattr(detector, "CROP", (64, 32))
+    return replace(detector.RECIPES["student"], seed=3, steps=6, batch=2, warm_up=2, alpha=1.0, **changes)
+
+
+def fresh() -> DetectorNet:
+    seed_everything(3, 1)
+    return detector.network("student")
+
+
 def test_interrupted_training_ends_where_uninterrupted_training_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, so that a seed identifies a model."""
-    monkeypatch.setattr(detector, "FULL", (64, 32))
-    monkeypatch.setattr(detector, "CROP", (64, 32))
-    recipe = detector.Recipe(seed=3, steps=6, batch=2, warm_up=2)
-    seed_everything(3, 1)
-    whole = detector.train(tiny_pool(), recipe, tmp_path / "whole.safetensors", save_every=3)
+    recipe = small(monkeypatch)
+    whole = detector.train(fresh(), tiny_pool(), recipe, tmp_path / "whole.safetensors", save_every=3)
 
     class Interrupt(Exception):
         pass
 
-    real, calls = detector.make_batch, []
+    real = detector.make_batch
 
     def interrupted(pool: Pool, r: detector.Recipe, step: int) -> Batch:
-        calls.append(step)
         if step == 4:
             raise Interrupt
         return real(pool, r, step)
 
-    seed_everything(3, 1)
     monkeypatch.setattr(detector, "make_batch", interrupted)
     with pytest.raises(Interrupt):
-        detector.train(tiny_pool(), recipe, tmp_path / "cut.safetensors", save_every=3)
+        detector.train(fresh(), tiny_pool(), recipe, tmp_path / "cut.safetensors", save_every=3)
     assert load_checkpoint(tmp_path / "cut.safetensors")[1]["step"] == 3
     monkeypatch.setattr(detector, "make_batch", real)
-    resumed = detector.train(tiny_pool(), recipe, tmp_path / "cut.safetensors", save_every=3)
-    seed_everything(3, 1)
-    detector.train(tiny_pool(), recipe, tmp_path / "short.safetensors", stop_after=4)
+    resumed = detector.train(fresh(), tiny_pool(), recipe, tmp_path / "cut.safetensors", save_every=3)
+    detector.train(fresh(), tiny_pool(), recipe, tmp_path / "short.safetensors", save_every=3, stop_after=4)
     assert load_checkpoint(tmp_path / "short.safetensors")[1]["step"] == 4
-    stopped = detector.train(tiny_pool(), recipe, tmp_path / "short.safetensors")
+    stopped = detector.train(fresh(), tiny_pool(), recipe, tmp_path / "short.safetensors", save_every=3)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
         assert torch.equal(value, stopped.state_dict()[name]), name
-    with pytest.raises(ConfigError, match="another recipe"):
-        detector.train(tiny_pool(), replace(recipe, rate=1e-3), tmp_path / "cut.safetensors")
+    with pytest.raises(ConfigError, match="another run"):
+        detector.train(fresh(), tiny_pool(), replace(recipe, rate=1e-3), tmp_path / "cut.safetensors", save_every=3)
+
+
+def test_a_student_learns_from_labels_and_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(small(monkeypatch), alpha=0.25)
+    torch.manual_seed(1)
+    teacher = detector.network("teacher").eval()
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    batch = detector.make_batch(tiny_pool(), recipe, 0)
+    net = fresh()
+    said, taught = net(batch.images), teacher(batch.images)
+    hard = detector.loss_of(recipe, said, None, batch)
+    soft = detector.loss_of(replace(recipe, alpha=0.0), said, taught, batch)
+    mixed = detector.loss_of(recipe, said, taught, batch)
+    torch.testing.assert_close(mixed, 0.25 * hard + 0.75 * soft)
+    alone = detector.train(fresh(), tiny_pool(), recipe, tmp_path / "alone.safetensors")
+    both = detector.train(fresh(), tiny_pool(), recipe, tmp_path / "both.safetensors", teacher)
+    assert not torch.equal(alone.state_dict()["out.0.weight"], both.state_dict()["out.0.weight"])
+    for name, value in teacher.state_dict().items():
+        assert torch.equal(value, before[name]), f"the teacher's {name} was changed"
+    with pytest.raises(ConfigError, match="no such checkpoint"):
+        detector.trained(tmp_path / "none.safetensors", "teacher")
+    again, meta = detector.trained(tmp_path / "both.safetensors", "student")
+    assert meta["step"] == 6 and torch.equal(again.state_dict()["out.0.weight"], both.state_dict()["out.0.weight"])
+
+
+def test_the_teacher_has_what_a_student_can_lose() -> None:
+    sizes = {m: sum(p.numel() for p in detector.network(m).parameters()) for m in detector.NETS}
+    assert sizes["student"] <= 0.17 * sizes["teacher"]
+    picture = torch.zeros(1, 3, 64, 96)
+    for model in detector.NETS:
+        logits, boxes = detector.network(model).eval()(picture)
+        assert logits.shape == (1, 8 * 12 + 4 * 6 + 2 * 3, len(NAMES)) and boxes.shape == (*logits.shape[:2], 4)
+    with pytest.raises(ConfigError, match="is no detector"):
+        replace(detector.RECIPES["student"], model="pupil")
 
 
 def test_average_precision_of_known_cases() -> None:

@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         with torch.no_grad():
             for layer in model.decoder.layers:
                 layer.out2.weight.mul_(6)
-            model.decoder.head.weight.mul_(4)
+            model.decoder.head.weight.mul_(8)
         folder = tmp_path_factory.mktemp(kind)
         export(model, folder)
         (folder / "vocabulary.json").write_bytes(vocabulary_bytes())

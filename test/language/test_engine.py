@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from vocabularies import uncounted_file
 
-from triptych.contract import Advice, EngineError, Frame, InputError, SceneAdvice
+from triptych.contract import Advice, EngineError, Frame, InputError, SceneAdvice, Tier
+from triptych.contract.result import COUNTED, MOST_COUNTED, NOT_COUNTED
 from triptych.engines.load import load_engine
 from triptych.language.engine import VlmEngine
+from triptych.language.tokeniser import COUNT_TOKENS
+from triptych.tiers.checks import unusable
 from triptych_forge.vlm.words import vocabulary_file
 
 RNG = np.random.default_rng(8)
@@ -138,6 +142,29 @@ def test_an_expired_deadline_gives_a_cautious_answer_and_the_next_request_works(
     assert isinstance(late.payload, SceneAdvice)
     assert late.payload.advice is Advice.CAUTION and late.uncertainty == 1.0
     assert engine.golden_ok(engine.infer([engine.golden()])) == ""
+
+
+def test_a_model_that_counts_gives_every_count(engine: VlmEngine) -> None:
+    """Unless the deadline cut them off."""
+    payload = engine.infer([frame()]).payload
+    late = engine.infer([frame()], deadline_monotonic_ns=time.monotonic_ns() - 1).payload
+    assert all(0 <= getattr(payload, name) <= MOST_COUNTED for name in COUNTED)
+    assert [getattr(late, name) for name in COUNTED] == [NOT_COUNTED] * 3
+
+
+def test_a_model_whose_vocabulary_does_not_count_gives_no_count(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """The same graph, whose numbers stand for words: what was made before there were counts goes on working."""
+    folder = copied(tiny["full"], tmp_path / "m")
+    content = uncounted_file()
+    spare = tuple(f"spare{number}" for number in range(len(COUNT_TOKENS)))
+    whole = content.model_copy(update={"tokens": (*content.tokens, *spare)})
+    (folder / "vocabulary.json").write_text(whole.model_dump_json())
+    rehash(folder, "tokenizer", "vocabulary.json")
+    engine = load_engine(folder)
+    for question in ("", "what is ahead", "how many vehicles do you see"):
+        output = engine.infer([frame()], question)
+        assert isinstance(output.payload, SceneAdvice) and not unusable(Tier.FULL, output)
+        assert [getattr(output.payload, name) for name in COUNTED] == [NOT_COUNTED] * 3
 
 
 @pytest.mark.parametrize("graph", ["encoder", "decoder"])

@@ -96,8 +96,8 @@ class TierCore:
     Args:
         tier: which tier.
         budget: its time limits.
-        engine_id, engine_version, device: copied into every result; ``+<adapter>`` behind the version of an answer that an
-            adapter gave.
+        engine_id, engine_version, device: copied into every result, with ``+<adapter>`` behind the version of an
+            answer that an adapter gave.
         frames_wanted: how many recent frames a job holds, oldest first.
         min_interval_s: least distance of source stamps of two jobs. Default: 0.5 periods for the detector (it
             follows a camera up to twice its nominal rate), 0.9 periods for the others.

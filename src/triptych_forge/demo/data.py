@@ -20,29 +20,36 @@ from triptych_forge.vlm.real import Real
 from triptych_forge.vlm.scenes import Scenes, shrink
 from triptych_forge.vlm.words import STANDING, Truth
 
-NOTHING = Real((), ())
-"""No real pictures: the demonstration needs nothing but the built-in scenario."""
 IN_SCENE = {"night": lambda t: t.light is Light.NIGHT, "rain": lambda t: t.weather is Weather.RAIN}
 Place = tuple[int, int]
 
 
 def sequence_batches(
-    scenes: Scenes, vocabulary: Vocabulary, student: Shape, teacher: Shape, batch: int, seed: int, first: int
+    scenes: Scenes,
+    real: tuple[Real, Real],
+    vocabulary: Vocabulary,
+    student: Shape,
+    teacher: Shape,
+    batch: int,
+    seed: int,
+    first: int,
 ) -> Iterator[SequenceBatch]:
     """Varied training pictures as both models see them, with the true answers, from step ``first`` on."""
-    sampler = Sampler(teacher, scenes, NOTHING, NOTHING, vocabulary, batch, 1, seed)
+    sampler = Sampler(teacher, scenes, *real, vocabulary, batch, 1, seed)
     for drawn in sampler.batches(first):
         yield as_sequence(drawn, student)
 
 
 def as_sequence(batch: Batch, student: Shape) -> SequenceBatch:
-    """A batch of the teacher's size for both."""
+    """A batch of the teacher's size for both; the student looks at the newest frame alone."""
     ages = torch.from_numpy(batch.ages_s)
+    before = None if batch.before is None else torch.from_numpy(batch.before)
     small = np.stack(
         [np.stack([shrink(f, (student.width_px, student.height_px)) for f in clip]) for clip in batch.frames]
     )
     rows = Rows(torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights))
-    return SequenceBatch(Clips(torch.from_numpy(small), ages), Clips(torch.from_numpy(batch.frames), ages), rows)
+    teacher = Clips(torch.from_numpy(batch.frames), ages, before)
+    return SequenceBatch(Clips(torch.from_numpy(small), ages[:, -1:]), teacher, rows)
 
 
 def places(scenes: Scenes, scene: str | None = None, every: int = 1) -> list[Place]:

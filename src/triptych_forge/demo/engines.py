@@ -34,16 +34,17 @@ def write_engine(model: Vlm, recipe: Recipe, folder: Path) -> Path:
     return folder
 
 
-def describe(model: Vlm, recipe: Recipe, folder: Path, golden: Mapping[str, Any]) -> None:
+def describe(model: Vlm, recipe: Recipe, folder: Path, golden: Mapping[str, Any], engine: str = NAME) -> None:
     """Write vocabulary and manifest for the graphs in ``folder``."""
     write_atomically(folder / "vocabulary.json", vocabulary_bytes())
     content = manifest_of(model, replace(recipe, model="distilled"), folder, golden)
-    content["name"] = NAME
-    content["provenance"] |= {
-        "source": "made by triptych forge demo: small, to show the tool chain, not to drive with",
-        "data": f"{recipe.drives} rendered drives of triptych.scenario",
-        "recipe": "triptych forge demo",
-    }
+    content["name"] = engine
+    if engine == NAME:
+        content["provenance"] |= {
+            "source": "made by triptych forge demo: small, to show the tool chain, not to drive with",
+            "data": f"{recipe.drives} rendered drives of triptych.scenario",
+            "recipe": "triptych forge demo",
+        }
     write_manifest(folder, content)
 
 

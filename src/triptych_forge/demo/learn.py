@@ -8,27 +8,28 @@ from typing import Any
 
 import torch
 
+from triptych_forge.common import seed_everything
 from triptych_forge.demo.context import (
     FIGURE_COLUMNS,
-    STUDENT,
-    TEACHER,
     Context,
     figure_row,
     progress_of,
 )
-from triptych_forge.demo.data import NOTHING, places, sequence_batches
+from triptych_forge.demo.data import places, sequence_batches
 from triptych_forge.demo.engines import figures_of, write_engine
 from triptych_forge.distil.alignment import View, attention_maps, attention_pairs, by_depth, compare_mends
 from triptych_forge.distil.losses import captured
 from triptych_forge.distil.sequence import Clips, SequenceBatch, sequence_kd_loss
 from triptych_forge.quantise.accept import measure_alternately, onnx_runner
 from triptych_forge.report import Cell, Chart, Check, Section, Series, Table
-from triptych_forge.vlm.model import Vlm
+from triptych_forge.vlm.model import MEASURE_KINDS, Vlm
 from triptych_forge.vlm.teach import taught_by
 from triptych_forge.vlm.train import parameters, train
 
 ALPHA, TEMPERATURE = 0.5, 1.5
 MEND_BATCHES = 4
+WHOLE = -1 - MEASURE_KINDS
+"""Place of the whole picture's token, before those of the quantities."""
 
 
 def render(context: Context, folder: Path) -> Section:
@@ -50,9 +51,10 @@ def render(context: Context, folder: Path) -> Section:
 
 def teach(context: Context, folder: Path) -> Section:
     """Train the teacher."""
-    recipe = context.recipe.training(TEACHER, context.recipe.teacher_steps)
-    checkpoint = folder / "teacher.safetensors"
-    model = train(recipe, context.vocabulary, context.scenes(), NOTHING, NOTHING, checkpoint)
+    recipe = context.recipe.training(context.recipe.teacher, context.recipe.teacher_steps)
+    checkpoint = context.checkpoint(context.recipe.teacher, "teach", "teacher")
+    seed_everything(recipe.seed, torch.get_num_threads())
+    model = train(recipe, context.vocabulary, context.scenes(), *context.real(), checkpoint)
     engine = write_engine(model, recipe, folder / "engine")
     figures = figures_of(engine, context.scenes(test=True))
     return Section(
@@ -72,12 +74,14 @@ def distil(context: Context, folder: Path) -> Section:
         context.vocabulary,
     )
     teacher = context.teacher()
-    taught = taught_by(teacher, vocabulary, scenes, folder)
+    taught = taught_by(teacher, vocabulary, scenes, context.trained or folder)
     rows, models = [], {}
-    for name, share in (("alone", 0.0), ("distilled", context.recipe.teacher_share)):
-        recipe = context.recipe.training(STUDENT, context.recipe.student_steps, share)
-        checkpoint = folder / f"{name}.safetensors"
-        models[name] = train(recipe, vocabulary, scenes, NOTHING, NOTHING, checkpoint, taught if share else None)
+    controls = [("alone", 0.0)] if context.recipe.control else []
+    for name, share in (*controls, ("distilled", context.recipe.teacher_share)):
+        recipe = context.recipe.training(context.recipe.student, context.recipe.student_steps, share)
+        checkpoint = context.checkpoint(context.recipe.student, "distil", name)
+        seed_everything(recipe.seed, torch.get_num_threads())
+        models[name] = train(recipe, vocabulary, scenes, *context.real(), checkpoint, taught if share else None)
         engine = write_engine(models[name], recipe, folder / name)
         figures = figures_of(engine, unseen)
         rows.append(figure_row(f"student, {name}", engine, figures))
@@ -88,7 +92,7 @@ def distil(context: Context, folder: Path) -> Section:
     student = models["distilled"]
     share = parameters(student) / parameters(teacher)
     speeds = [_relative_time(context, part, original, folder / "distilled") for part in ("encoder", "decoder")]
-    mends = _mends(context, student, teacher, log)
+    mends = _mends(context, student, teacher, log) if context.recipe.control else []
     checks = [
         Check(text=f"The student has {share:.0%} of the teacher's parameters (at most 50 %).", held=share <= 0.5),
         Check(text=f"Its encoder takes {speeds[0]:.0%} of the teacher's time (less than all).", held=speeds[0] < 1),
@@ -135,14 +139,21 @@ def _mends(context: Context, student: Vlm, teacher: Vlm, log: Any) -> list[Table
     vocabulary, roads = context.vocabulary, _road_tokens(context)
     pairs = by_depth(*([f"decoder.layers.{i}" for i in range(m.shape.layers)] for m in (student, teacher)))
     source = sequence_batches(
-        context.scenes(), vocabulary, student.shape, teacher.shape, context.recipe.batch, context.recipe.seed + 1, 0
+        context.scenes(),
+        context.real(),
+        vocabulary,
+        student.shape,
+        teacher.shape,
+        context.recipe.batch,
+        context.recipe.seed + 1,
+        0,
     )
     batches = [next(source) for _ in range(MEND_BATCHES)]
 
     def looked(model: Vlm, clips: Clips, batch: SequenceBatch) -> tuple[Any, torch.Tensor]:
         with captured(model, ["encoder.norm"]) as seen:
-            attended = attention_maps(model, clips.frames, clips.ages_s, batch.rows.tokens[:, :-1])
-        return attended, seen["encoder.norm"][:, -1]
+            attended = attention_maps(model, clips.frames, clips.ages_s, batch.rows.tokens[:, :-1], before=clips.before)
+        return attended, seen["encoder.norm"][:, WHOLE]
 
     def view(mine: Any, theirs: Any, batch: SequenceBatch) -> View:
         labels = torch.tensor([roads.get(int(token), -1) for token in batch.rows.tokens[:, 2]])

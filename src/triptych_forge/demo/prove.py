@@ -9,19 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor, nn
 
 from triptych.engines.check import check
+from triptych.engines.session import OnnxSession
 from triptych.language.adapters import AdaptedSession, AdapterStore, measure
 from triptych_forge.adapt.export import export_switchable, write_adapter
+from triptych_forge.adapt.lora import SCENES as WHEN
 from triptych_forge.adapt.lora import Adapter, attach, merge, model_sha256, save_adapter, train_adapter
 from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
 from triptych_forge.decisions import DecisionLog, canonical, read_decisions
-from triptych_forge.demo.context import STUDENT, Context, progress_of
+from triptych_forge.demo.context import Context, progress_of
 from triptych_forge.demo.data import decoder_inputs, places, scene_batch, spread
-from triptych_forge.demo.engines import describe, golden_of
-from triptych_forge.demo.recipe import SCENES
+from triptych_forge.demo.engines import ANY_GOLDEN, describe, golden_of
+from triptych_forge.demo.recipe import NAME, SCENES
 from triptych_forge.distil.sequence import Clips, Rows
+from triptych_forge.files import sha256_of
+from triptych_forge.quantise import record
 from triptych_forge.report import Check, Section, Table
 from triptych_forge.verify.command import load_report, verify
 from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
@@ -29,10 +34,15 @@ from triptych_forge.verify.engines import BundleSubject, TorchSubject, exported_
 from triptych_forge.verify.result import Check as Row
 from triptych_forge.verify.scenes import FIRST_SEED, drive_views, to_samples
 from triptych_forge.vlm.model import Vlm
+from triptych_forge.vlm.release import card, figures, write_manifest
+from triptych_forge.vlm.scenes import Scenes
 
 ADAPTER_BATCH, ADAPTER_BATCHES = 16, 24
 ADAPTER_RATE = 5e-4
 MERGED_DIFFERENCE = 1e-5
+BASE_DIFFERENCE = 1e-4
+"""Of logits: the sum with an adapter's zeros is exact, but beside it the runtime fuses other operators."""
+BASE_PICTURES = 24
 WORDS_PER_ANSWER = 18
 
 
@@ -234,19 +244,24 @@ def bundle_step(context: Context, folder: Path) -> Section:
     chosen, work = context.folder("quantise") / "chosen", folder / "engine"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(chosen, work)
-    model = context.pruned()
-    training = recipe.training(STUDENT, recipe.student_steps, recipe.teacher_share)
-    describe(model, training, work, golden_of(work, context.scenes(test=True)))
+    model, unseen = context.pruned(), context.scenes(test=True)
+    training = recipe.training(recipe.student, recipe.student_steps, recipe.teacher_share)
     log = _joined(context, folder / DECISIONS_FILE)
-    calibration = (context.folder("quantise") / "calibration.sha256").read_text().strip()
-    files: dict[str, Path | bytes] = {p.name: p for p in sorted(work.iterdir())}
-    for scene in [d.subject for d in log.decisions if d.kind == "adapt.keep"]:
-        files[f"adapters/{scene}.safetensors"] = context.folder("adapt") / f"{scene}.safetensors"
+    adapters, about = _adapters_to_ship(context, log)
+    if adapters:
+        shutil.copyfile(context.folder("adapt") / "decoder.onnx", work / "decoder.onnx")
+        describe(model, training, work, ANY_GOLDEN, recipe.engine)
+    describe(model, training, work, golden_of(work, unseen), recipe.engine)
+    base_check = _list_adapters(context, work, adapters, unseen) if adapters else []
+    recorded = context.folder("quantise") / record.FILE
+    calibration = record.CalibrationRecord.load(recorded).sha256
+    files: dict[str, Path | bytes] = {p.relative_to(work).as_posix(): p for p in sorted(work.rglob("*")) if p.is_file()}
     files |= {
         RECIPE_FILE: (json.dumps(asdict(recipe), indent=1) + "\n").encode(),
         DECISIONS_FILE: log.path,
         FIDELITY_FILE: context.folder("verify") / "fidelity.json",
-        CARD_FILE: _card(context).encode(),
+        record.FILE: recorded,
+        CARD_FILE: _card(context, work, about).encode(),
     }
     bundle = write_bundle(folder / "bundle", files, calibration)
     again = write_bundle(folder / "again", files, calibration)
@@ -259,7 +274,8 @@ def bundle_step(context: Context, folder: Path) -> Section:
     return Section(
         key="",
         title="",
-        text=f"Content hash {bundle.content_sha256}. `triptych engines check` and `triptych forge check` take it.",
+        text=f"Content hash {bundle.content_sha256}. `triptych engines check` and `triptych forge check` take it. "
+        + about,
         checks=[
             Check(
                 text="The vehicle's own checks accept the engine, its start-up self-test included.",
@@ -270,6 +286,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
                 text="Packed again from the same files, its content has the same hash.",
                 held=again.content_sha256 == bundle.content_sha256,
             ),
+            *base_check,
         ],
         tables=[
             Table(
@@ -295,6 +312,51 @@ def bundle_step(context: Context, folder: Path) -> Section:
     )  # fmt: skip
 
 
+def _adapters_to_ship(context: Context, log: DecisionLog) -> tuple[list[str], str]:
+    """Scenes whose adapters go into the bundle, and a sentence about it; goes on record."""
+    kept = [d.subject for d in log.decisions if d.kind == "adapt.keep"]
+    taken, floating = (context.folder("quantise") / name / "decoder.onnx" for name in ("chosen", "float"))
+    shipped = kept if sha256_of(taken) == sha256_of(floating) else []
+    if shipped:
+        about = (
+            f"Its decoder switches between the base weights and adapters for {' and '.join(shipped)}. The gates judged "
+            "the base weights; the adapters were judged by their loss, over the float encoder and decoder."
+        )
+    elif kept:
+        about = (
+            f"The adapters for {' and '.join(kept)} are not in it: they were trained and judged over the float "
+            "decoder, and a quantised one was taken."
+        )
+    else:
+        about = "No adapter is in it, since none lowered the loss on its scene."
+    log.add("adapt.ship", "engine", shipped=shipped, reason=about, step="bundle")
+    return shipped, about
+
+
+def _list_adapters(context: Context, work: Path, adapters: list[str], unseen: Scenes) -> list[Check]:
+    """Put the adapters beside the engine and into its manifest; its base weights must be what the gates judged."""
+    content = yaml.safe_load((work / "manifest.yaml").read_text(encoding="utf-8"))
+    content["adapters"] = {}
+    for scene in adapters:
+        path = work / "adapters" / f"{scene}.onnx_adapter"
+        path.parent.mkdir(exist_ok=True)
+        shutil.copyfile(context.folder("adapt") / path.name, path)
+        name = path.relative_to(work).as_posix()
+        content["adapters"][scene] = {"path": name, "sha256": sha256_of(path), "when": dict(WHEN[scene])}
+    write_manifest(work, content)
+    judged, shipped = (OnnxSession(f / "decoder.onnx") for f in (context.folder("quantise") / "chosen", work))
+    chosen = spread(places(unseen), BASE_PICTURES)
+    feeds = [text.feed() for text in decoder_inputs(context.pruned(), context.vocabulary, unseen, chosen)]
+    apart = max(float(np.abs(judged.run(feed)[0] - shipped.run(feed)[0]).max()) for feed in feeds)
+    return [
+        Check(
+            text=f"Without an adapter the decoder gives the logits of the one that the gates judged, within "
+            f"{BASE_DIFFERENCE:g} (greatest difference {apart:.1e}).",
+            held=apart <= BASE_DIFFERENCE,
+        )
+    ]
+
+
 def _joined(context: Context, path: Path) -> DecisionLog:
     """All steps' decisions as one chain."""
     path.unlink(missing_ok=True)
@@ -305,21 +367,32 @@ def _joined(context: Context, path: Path) -> DecisionLog:
     return log
 
 
-def _card(context: Context) -> str:
+def _card(context: Context, work: Path, about_adapters: str) -> str:
     report = load_report(context.folder("verify") / FIDELITY_FILE)
     assert report.compression is not None
-    lines = [
-        "# forge-demo",
-        "",
-        "A small vision-language model that shows the tool chain. It is no engine to drive with.",
-        "",
-        f"Recipe: `{canonical(asdict(context.recipe))}`",
+    recipe = context.recipe
+    if recipe.engine == NAME:
+        lines = [
+            "# forge-demo",
+            "",
+            "A small vision-language model that shows the tool chain. It is no engine to drive with.",
+            "",
+            f"Recipe: `{canonical(asdict(recipe))}`",
+        ]
+    else:
+        training = recipe.training(recipe.student, recipe.student_steps, recipe.teacher_share)
+        facts = {"recipe": "triptych forge build distilled", **asdict(recipe)}
+        found = figures(work, context.pruned(), training, context.scenes(test=True), context.data, facts)
+        lines = [card(context.pruned(), training, found)]
+    lines += [
         "",
         f"Compression gate: {'passed' if report.passed else 'failed'} on {report.samples} pictures of {report.data}.",
         "",
         "| metric | whole student | this engine |",
         "|---|---|---|",
         *(f"| {m.metric} | {m.original:.3f} | {m.compressed:.3f} |" for m in report.compression.metrics),
+        "",
+        about_adapters,
         "",
     ]
     return "\n".join(lines)

@@ -1,11 +1,11 @@
-"""The numbers of the demonstration, and the folder layout that its steps share."""
+"""The numbers of a run from teacher to bundle, and the folder layout that its steps share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from triptych_forge.vlm.train import Recipe
+from triptych_forge.vlm.train import RECIPES, Recipe
 
 NAME = "forge-demo"
 TEACHER, STUDENT = "demo-teacher", "demo-student"
@@ -34,6 +34,10 @@ class DemoRecipe:
         max_loss: greatest loss of the compressed engine that the compression gate takes.
         teacher_share: of the teacher's word against the truth's.
         timed_runs: of every engine whose time decides.
+        engine: name of what comes out.
+        teacher, student: their shapes, of :data:`triptych_forge.vlm.model.SHAPES`.
+        real: learn from real and foreign pictures too, where the data folder has them.
+        control: train the student without its teacher too, and try to mend its alignment.
     """
 
     seed: int = 41
@@ -53,9 +57,16 @@ class DemoRecipe:
     max_loss: float = 0.05
     teacher_share: float = 0.5
     timed_runs: int = 100
+    engine: str = NAME
+    teacher: str = TEACHER
+    student: str = STUDENT
+    real: bool = False
+    control: bool = True
 
     def training(self, model: str, steps: int, teacher_share: float = 0.0) -> Recipe:
         """The training recipe of one model."""
+        if model in RECIPES:
+            return replace(RECIPES[model], steps=steps, drives=self.drives, teacher_share=teacher_share)
         return Recipe(
             model,
             self.seed,
@@ -66,6 +77,28 @@ class DemoRecipe:
             teacher_share=teacher_share,
             average=0.99,
         )
+
+
+BUILT_IN = DemoRecipe(
+    seed=RECIPES["distilled"].seed,
+    drives=RECIPES["distilled"].drives,
+    test_drives=200,
+    teacher_steps=RECIPES["full"].steps,
+    student_steps=RECIPES["distilled"].steps,
+    batch=RECIPES["distilled"].batch,
+    tune_steps=800,
+    calibration=96,
+    qat_steps=300,
+    adapter_steps=200,
+    max_loss=0.03,
+    timed_runs=200,
+    engine="triptych-distilled",
+    teacher="full",
+    student="distilled",
+    real=True,
+    control=False,
+)
+"""The built-in model of the distilled tier; its teacher is that of the full tier."""
 
 
 def folder_of(work: Path, step: str) -> Path:

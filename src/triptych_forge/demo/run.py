@@ -31,6 +31,8 @@ def run_demo(
     recipe: DemoRecipe = DemoRecipe(),  # noqa: B008 - frozen
     threads: int = 2,
     begun: Callable[[int, Step], None] | None = None,
+    data: Path | None = None,
+    trained: Path | None = None,
 ) -> ForgeReport:
     """Run what is not done yet, and write ``report.json`` and ``report.html`` into ``out``.
 
@@ -39,12 +41,14 @@ def run_demo(
         recipe: the numbers.
         threads: of torch.
         begun: told number and step before each that runs.
+        data: folder of real and foreign pictures, if the recipe wants them.
+        trained: see :class:`Context`.
 
     Raises:
         TriptychError: whatever a step finds wrong.
     """
     seed_everything(recipe.seed, threads)
-    context = Context(recipe, out)
+    context = Context(recipe, out, data, trained)
 
     def step(name: str) -> Step:
         title, run = TITLES[name]
@@ -52,8 +56,8 @@ def run_demo(
 
     sections = run_steps([step(name) for name in STEPS], out, asdict(recipe), begun)
     report = ForgeReport(
-        title="Triptych forge: from a teacher to a bundle",
-        summary="A small vision-language model, distilled, pruned, quantised, adapted to scenes, verified and packed.",
+        title=f"{recipe.engine}: from a teacher to a bundle",
+        summary="A vision-language model, distilled, pruned, quantised, adapted to scenes, verified and packed.",
         sections=sections,
         provenance=provenance(settings=asdict(recipe)),
     )

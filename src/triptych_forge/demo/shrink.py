@@ -11,21 +11,25 @@ from typing import Any
 from torch import Tensor, nn
 
 from triptych_forge.decisions import DecisionLog
-from triptych_forge.demo.context import FIGURE_COLUMNS, SHAPES, STUDENT, TEACHER, Context, figure_row, progress_of
-from triptych_forge.demo.data import decoder_inputs, encoder_feed, places, sequence_batches, spread
+from triptych_forge.demo.context import FIGURE_COLUMNS, SHAPES, Context, figure_row, progress_of
+from triptych_forge.demo.data import IN_SCENE, Place, decoder_inputs, encoder_feed, places, sequence_batches, spread
 from triptych_forge.demo.engines import ANY_GOLDEN, describe, figures_of, graph_bytes, write_engine
 from triptych_forge.distil.loop import Options, distil
 from triptych_forge.distil.sequence import SequenceBatch, run_student, run_teacher, sequence_loss
 from triptych_forge.prune.sensitivity import sensitivity
 from triptych_forge.prune.structured import Cost, PruneResult, Target, prune, save_pruned
+from triptych_forge.quantise import record
 from triptych_forge.quantise.accept import accept_if_faster
-from triptych_forge.quantise.calibrate import hash_of
+from triptych_forge.quantise.measure import Feeds
 from triptych_forge.quantise.ptq import PtqOptions, compare_methods, layers, prepare
 from triptych_forge.quantise.weights import QatPlan, compare_weight_methods, standard_makers
 from triptych_forge.report import Chart, Check, Section, Series, Table
+from triptych_forge.verify.scenes import SMALL_PX
+from triptych_forge.vlm.model import Shape
+from triptych_forge.vlm.scenes import RENDER_PX, Scenes
 
-PROTECTED = ("decoder", "encoder.keys_values", "encoder.finder", "encoder.whole")
-"""The decoder is quantised; keys, values and the whole picture's token are what it reads."""
+PROTECTED = ("decoder", "encoder.keys_values", "encoder.finder", "encoder.whole", "encoder.asking")
+"""The decoder is quantised; keys, values and the tokens of the whole picture and of quantities are what it reads."""
 TUNE_RATE = 1e-3
 FISHER_BATCHES = 6
 LARGEST_ERROR = 0.06
@@ -44,7 +48,7 @@ def prune_step(context: Context, folder: Path) -> Section:
     """Take channels out of the encoder, then train on: from the truth alone, and with the teacher."""
     log, unseen = context.log(folder), context.scenes(test=True)
     student, teacher = context.student(), context.teacher()
-    recipe = context.recipe.training(STUDENT, context.recipe.student_steps)
+    recipe = context.recipe.training(context.recipe.student, context.recipe.student_steps)
     first = next(_batches(context, 0))
     example = (first.student.frames[:1], first.student.ages_s[:1], first.rows.tokens[:1, :-1])
 
@@ -140,8 +144,8 @@ def _smoothed(name: str, losses: tuple[float, ...], points: int = 40) -> Series:
 
 def _batches(context: Context, first: int) -> Iterator[SequenceBatch]:
     return sequence_batches(
-        context.scenes(), context.vocabulary, SHAPES[STUDENT], SHAPES[TEACHER], context.recipe.batch,
-        context.recipe.seed, first,
+        context.scenes(), context.real(), context.vocabulary, SHAPES[context.recipe.student],
+        SHAPES[context.recipe.teacher], context.recipe.batch, context.recipe.seed, first,
     )  # fmt: skip
 
 
@@ -177,19 +181,40 @@ def _choose(
     return parent, rows
 
 
+def _slices(scenes: Scenes, shape: Shape, count: int) -> dict[str, list[Feeds]]:
+    """Up to ``count`` pictures of each condition that the drives hold."""
+    found = {name: places(scenes, name) for name in IN_SCENE}
+    found["small objects"] = [place for place in places(scenes) if _has_small_objects(scenes, place)]
+    return {
+        name: [encoder_feed(scenes, place, shape) for place in spread(every, count)]
+        for name, every in found.items()
+        if every
+    }
+
+
+def _has_small_objects(scenes: Scenes, place: Place) -> bool:
+    """Whether an object is lower than the compression gate's :data:`SMALL_PX`."""
+    if not scenes.objects:
+        return False
+    objects = scenes.objects[place[0]][place[1]]
+    return bool(((objects[:, 4] - objects[:, 2]) * RENDER_PX[1] < SMALL_PX).any())
+
+
 def quantise_step(context: Context, folder: Path) -> Section:
     """Integers in the encoder, 4 or 8 bits in the decoder; only what is not slower than its parent is taken."""
     log, scenes, unseen, model = context.log(folder), context.scenes(), context.scenes(test=True), context.pruned()
-    recipe = context.recipe.training(STUDENT, context.recipe.student_steps)
+    recipe = context.recipe.training(context.recipe.student, context.recipe.student_steps)
     parent = write_engine(model, recipe, folder / "float")
     every, count = places(scenes), context.recipe.calibration
     calibration = [encoder_feed(scenes, place, model.shape) for place in spread(every, count)]
     held_out = [encoder_feed(unseen, place, model.shape) for place in spread(places(unseen), count)]
     prepared = prepare(parent / "encoder.onnx", folder / "prepared.onnx")
+    slices = _slices(unseen, model.shape, count)
     with progress_of("ranges of the encoder") as progress:
         methods = compare_methods(
-            prepared, calibration, held_out, folder / "encoder", PtqOptions(), log=log, progress=progress
-        )
+            prepared, calibration, held_out, folder / "encoder", PtqOptions(), slices=slices, log=log,
+            progress=progress,
+        )  # fmt: skip
     texts = decoder_inputs(model, context.vocabulary, scenes, spread(every, count, 1))
     unseen_texts = decoder_inputs(model, context.vocabulary, unseen, spread(places(unseen), count, 1))
     makers = standard_makers(model.decoder, texts, plan=QatPlan(steps=context.recipe.qat_steps))
@@ -213,7 +238,9 @@ def quantise_step(context: Context, folder: Path) -> Section:
         (chosen / name).write_bytes(source.read_bytes())
     describe(model, recipe, chosen, ANY_GOLDEN)
     log.add("quantise.chosen", "engine", encoder=encoder.name, decoder=decoder.name, bytes=graph_bytes(chosen))
-    (folder / "calibration.sha256").write_text(hash_of([*calibration, *(t.feed() for t in texts)]) + "\n")
+    recorded = record.record_of(calibration, {"frames": 3}, [t.feed() for t in texts])
+    recorded.save(folder / record.FILE)
+    (folder / "calibration.sha256").write_text(recorded.sha256 + "\n")
     quantised = len(layers(prepared))
     return Section(
         key="",
@@ -231,8 +258,10 @@ def quantise_step(context: Context, folder: Path) -> Section:
         tables=[
             Table(
                 title="Ranges of the encoder",
-                columns=["method", "relative L2 on unseen pictures"],
-                rows=[[m.method, m.error] for m in methods],
+                columns=["method", "relative L2 on unseen pictures", *slices],
+                rows=[[m.method, m.error, *(m.slices[name] for name in slices)] for m in methods],
+                note="Behind it the same error where it is night, where it rains, and where something is lower than "
+                f"{SMALL_PX} of {RENDER_PX[1]} lines.",
             ),
             Table(
                 title="One decoder, several ways",

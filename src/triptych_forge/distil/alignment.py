@@ -63,19 +63,21 @@ class Attended(NamedTuple):
     maps: dict[str, TokenMap]
 
 
-def attention_maps(model: Vlm, frames: Tensor, ages_s: Tensor, input_ids: Tensor, groups: int = 1) -> Attended:
+def attention_maps(
+    model: Vlm, frames: Tensor, ages_s: Tensor, input_ids: Tensor, groups: int = 1, before: Tensor | None = None
+) -> Attended:
     """Run ``model`` and recompute how each decoder layer attends to the picture, from its queries and keys.
 
     softmax(Q Kᵀ / √d) as in :class:`triptych_forge.vlm.model.Layer`; differentiable. Layers are named
     ``decoder.layers.0`` and following.
 
     Args:
-        frames, ages_s, input_ids, groups: as :meth:`Vlm.forward` takes them.
+        frames, ages_s, input_ids, groups, before: as :meth:`Vlm.forward` takes them.
     """
     s = model.shape
     places = [(f"decoder.layers.{i}", f"decoder.layers.{i}.query", f"encoder.keys_values.{i}") for i in range(s.layers)]
     with captured(model, [name for _, *names in places for name in names]) as seen:
-        logits, _ = model(frames, ages_s, input_ids, groups)
+        logits, _ = model(frames, ages_s, input_ids, groups, before)
     maps = {}
     for layer, query_name, key_name in places:
         query = seen[query_name].unflatten(-1, (s.heads, s.head_size)).transpose(1, 2)

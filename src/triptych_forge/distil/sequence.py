@@ -40,10 +40,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Clips:
-    """B pictures as one model wants them: frames (B, N, H, W, 3) uint8 BGR, ages_s (B, N) float32."""
+    """B pictures as one model wants them: frames (B, N, H, W, 3) uint8 BGR, ages_s (B, N) float32.
+
+    Or the newest frame alone, and the earlier ones halved in ``before``, see
+    :meth:`triptych_forge.vlm.model.Encoder.tokens`.
+    """
 
     frames: Tensor
     ages_s: Tensor
+    before: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def interleaved(rows: Sequence[Rows], pad: int) -> Rows:
 
 def answer_logits(model: Vlm, clips: Clips, rows: Rows) -> Tensor:
     """What ``model`` thinks of each next token along ``rows``: (R, T - 1, vocabulary)."""
-    logits: Tensor = model(clips.frames, clips.ages_s, rows.tokens[:, :-1], rows.groups)[0]
+    logits: Tensor = model(clips.frames, clips.ages_s, rows.tokens[:, :-1], rows.groups, clips.before)[0]
     return logits
 
 

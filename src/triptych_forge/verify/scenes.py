@@ -13,22 +13,22 @@ import numpy.typing as npt
 
 from triptych.contract import ConfigError, Light, Weather
 from triptych.engines.manifest import InputGeometry, Manifest
-from triptych.scenario import Scenario, SceneTruth, TruthBox, random_config
+from triptych.scenario import Scenario, SceneTruth, TruthBox
 from triptych.vision.preprocess import Preprocessor
 from triptych_forge.verify.engines import BundleSubject, OnnxSubject, Subject
 from triptych_forge.verify.samples import Sample
 from triptych_forge.vlm.batches import token_row
+from triptych_forge.vlm.scenes import config_of, truth_of_scene
 from triptych_forge.vlm.words import STANDING, Truth
 
 Picture = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]
 FIRST_SEED = 900_000
 """Drives from here on are used by no training."""
-SIZE_PX = (640, 360)
 STEP_S, SPACING_S = 0.25, 0.5
 PER_DRIVE = 12
 SMALL_PX = 16
-"""Objects lower than this in a picture of :data:`SIZE_PX` are small."""
+"""Objects lower than this in a picture of :data:`RENDER_PX` are small."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 
 
@@ -53,7 +53,7 @@ def drive_views(count: int, frames: int = 1, seed: int = FIRST_SEED) -> Iterator
     """Pictures of unseen drives, :data:`PER_DRIVE` of each, :data:`SPACING_S` apart."""
     made = 0
     while made < count:
-        drive = Scenario(random_config(seed, width_px=SIZE_PX[0], height_px=SIZE_PX[1]))
+        drive = Scenario(config_of(seed))
         seed += 1
         seen: list[Picture] = []
         for number in range(frames - 1 + min(PER_DRIVE, count - made)):
@@ -64,8 +64,7 @@ def drive_views(count: int, frames: int = 1, seed: int = FIRST_SEED) -> Iterator
                 continue
             truth = drive.truth()
             ages = tuple(SPACING_S * back for back in reversed(range(frames)))
-            right = Truth(truth.road, truth.weather, truth.light, truth.hazards, truth.advice)
-            yield View(tuple(seen), ages, right, slices_of(truth))
+            yield View(tuple(seen), ages, truth_of_scene(truth, drive.situation()), slices_of(truth))
             made += 1
 
 

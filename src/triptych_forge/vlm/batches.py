@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -11,15 +11,18 @@ import numpy.typing as npt
 
 from triptych.contract import Light, Weather
 from triptych.language.tokeniser import Vocabulary
+from triptych_forge.vlm.measures import Measured, enlarged, measured, unknown
 from triptych_forge.vlm.model import Shape
 from triptych_forge.vlm.real import UNSEEN, Picture, Real, unseen_picture
-from triptych_forge.vlm.scenes import OBJECTS, TICK_S, Scenes, shrink
+from triptych_forge.vlm.scenes import OBJECTS, TICK_S, Scenes, counted, shrink, truth_from
 from triptych_forge.vlm.words import ASKED, EXTRA_WORDS, FILLERS, OTHER, STANDING, Topic, Truth, answer_tokens
 
 TEXT_WEIGHT = 0.3
 """Weight of a word of the text against one of a field: the words mostly follow from the fields."""
 SHARES = {"still": 0.06, "carla": 0.06, "unseen": 0.03}
 """Share of a batch from each source beside the scenes."""
+SCENE_STRENGTH = 0.5
+"""How strongly drawn pictures are varied: enough for another camera's looks, not so much that small things are lost."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,25 @@ class Batch:
     """B pictures, G rows of tokens for each.
 
     Attributes:
-        frames: (B, N, H, W, 3) uint8.
+        frames: (B, 1, H, W, 3) uint8, the newest.
+        before: (B, N - 1, H / 2, W / 2, 3) uint8, the earlier ones; None for models of one frame.
         ages_s: (B, N) float32.
         tokens: (B * G, T) int64: prompt and answer, padded.
         weights: (B * G, T - 1) float32: how much predicting the next token counts.
         objects: (B, kinds, H / 16, W / 16) float32: where in the newest picture what is, 0 or 1.
         objects_known: (B,) bool: whether anybody said.
+        measures: (B, quantities, 2) float32, see :mod:`triptych_forge.vlm.measures`; NaN where nobody knows.
         taught: (B * G, T - 1, vocabulary) float32, a teacher's distribution; all 0 where it said nothing.
     """
 
     frames: npt.NDArray[np.uint8]
+    before: npt.NDArray[np.uint8] | None
     ages_s: npt.NDArray[np.float32]
     tokens: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
     objects: npt.NDArray[np.float32]
     objects_known: npt.NDArray[np.bool_]
+    measures: Measured
     taught: npt.NDArray[np.float32] | None = None
 
 
@@ -57,8 +64,17 @@ class Taught:
     chances: npt.NDArray[np.float16]
 
 
-Drawn = tuple[Picture, list[float], Truth, "tuple[int, int] | None", "npt.NDArray[np.float32] | None"]
-"""Clip (N, H, W, 3), ages, truth, place among the scenes, objects (kinds, H / 16, W / 16)."""
+@dataclass(frozen=True)
+class Drawn:
+    """One sample before it is laid into a batch; arrays as in :class:`Batch`, ``place`` among the scenes."""
+
+    newest: Picture
+    before: list[Picture]
+    ages_s: list[float]
+    truth: Truth
+    measures: Measured
+    place: tuple[int, int] | None = None
+    objects: npt.NDArray[np.float32] | None = None
 
 
 class Look:
@@ -69,8 +85,8 @@ class Look:
     ) -> None:
         g, (width, height) = generator, size
         self._generator = generator
-        zoom = float(np.exp(g.uniform(-0.05, 0.22) * strength))
-        aspect = float(np.exp(g.uniform(-0.08, 0.08) * strength))
+        self.zoom = zoom = float(np.exp(g.uniform(-0.05, 0.22) * strength))
+        aspect = float(np.exp(g.uniform(-0.03, 0.03) * strength))
         flip = -1.0 if g.random() < 0.5 else 1.0
         angle = float(g.normal(0, 1.2) * strength)
         turn = cv2.getRotationMatrix2D((width / 2, height / 2), angle, 1.0)
@@ -97,22 +113,27 @@ class Look:
         self._jpeg = int(g.integers(35, 90)) if g.random() < 0.15 * strength else 0
         self._size = size
 
-    def __call__(self, image: Picture, zoom: float = 1.0) -> Picture:
-        """Apply to one picture (H, W, 3); ``zoom`` enlarges about the middle, as driving forward does."""
-        width, height = self._size
+    def __call__(self, image: Picture, zoom: float = 1.0, half: bool = False) -> Picture:
+        """Apply to one picture (H, W, 3), or to one of half the size.
+
+        ``zoom`` enlarges about the middle, as driving forward does.
+        """
+        width, height = (side // 2 for side in self._size) if half else self._size
         matrix = self.matrix.copy()
+        matrix[:, 2] *= 0.5 if half else 1.0
         if zoom != 1.0:
             matrix[:, :2] *= zoom
             matrix[:, 2] = matrix[:, 2] * zoom + np.array([width, height]) / 2 * (1 - zoom)
-        out = cv2.warpAffine(image, matrix, self._size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+        out = cv2.warpAffine(image, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
         if self._towards is not None:
             out = _pulled(out, self._towards, self._pull)
         out = cv2.LUT(out, self._curves)
         if abs(self._saturation - 1) > 0.05:
             grey = cv2.cvtColor(cv2.cvtColor(out, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
             out = cv2.addWeighted(out, self._saturation, grey, 1 - self._saturation, 0)
-        if self._blur > 0.3:
-            out = cv2.GaussianBlur(out, (0, 0), self._blur)
+        blur = self._blur * (0.5 if half else 1.0)
+        if blur > 0.3:
+            out = cv2.GaussianBlur(out, (0, 0), blur)
         if self._noise > 1:
             noise = np.empty(out.shape, np.int16)
             cv2.setRNGSeed(int(self._generator.integers(0, 2**31 - 1)))
@@ -213,14 +234,8 @@ class Sampler:
 
     def make(self, generator: np.random.Generator) -> Batch:
         """One batch."""
-        frames, ages, rows, places, objects = [], [], [], [], []
-        for _ in range(self.batch):
-            clip, age, truth, place, where = self._draw(generator)
-            objects.append(where)
-            places.append(place)
-            frames.append(clip)
-            ages.append(age)
-            rows += self._rows(generator, truth)
+        drawn = [self._draw(generator) for _ in range(self.batch)]
+        rows = [row for one in drawn for row in self._rows(generator, one.truth)]
         longest = max(len(tokens) for tokens, _ in rows)
         tokens = np.full((len(rows), longest), self.vocabulary.pad, np.int64)
         weights = np.zeros((len(rows), longest - 1), np.float32)
@@ -229,13 +244,15 @@ class Sampler:
             weights[number, : len(weight)] = weight
         empty = np.zeros((len(OBJECTS), self.shape.height_px // 16, self.shape.width_px // 16), np.float32)
         return Batch(
-            np.stack(frames),
-            np.array(ages, np.float32),
+            np.stack([one.newest for one in drawn])[:, None],
+            np.stack([np.stack(one.before) for one in drawn]) if self.shape.frames > 1 else None,
+            np.array([one.ages_s for one in drawn], np.float32),
             tokens,
             weights,
-            np.stack([empty if where is None else where for where in objects]),
-            np.array([where is not None for where in objects]),
-            self._taught(places, longest),
+            np.stack([empty if one.objects is None else one.objects for one in drawn]),
+            np.array([one.objects is not None for one in drawn]),
+            np.stack([one.measures for one in drawn]),
+            self._taught([one.place for one in drawn], longest),
         )
 
     def _taught(self, places: list[tuple[int, int] | None], longest: int) -> npt.NDArray[np.float32] | None:
@@ -253,6 +270,7 @@ class Sampler:
     def _draw(self, generator: np.random.Generator) -> Drawn:
         s, draw = self.shape, generator.random()
         size = (s.width_px, s.height_px)
+        half = (s.width_px // 2, s.height_px // 2)
         for name, real in (("still", self.stills), ("carla", self.carla)):
             share = SHARES[name] if real.pictures else 0.0
             if draw < share:
@@ -261,24 +279,42 @@ class Sampler:
                 picture = shrink(real.pictures[chosen], size)
                 speed = float(generator.uniform(0, 0.06)) if generator.random() < 0.7 else 0.0
                 _, ages = clip_ticks(generator, 12, s.frames)
-                clip = np.stack([look(picture, 1.0 - speed * age) for age in ages])
-                return clip, ages, real.truths[chosen], None, None
+                small = shrink(picture, half)
+                before = [look(small, 1.0 - speed * age, half=True) for age in ages[:-1]]
+                truth = real.truths[chosen]
+                if real.objects:
+                    truth = _recounted(truth, counted(real.objects[chosen], look.matrix, size))
+                return Drawn(look(picture), before, ages, truth, unknown())
             draw -= share
         if draw < SHARES["unseen"]:
             picture = unseen_picture(generator, size)
-            return np.stack([picture] * s.frames), clip_ticks(generator, 12, s.frames)[1], UNSEEN, None, None
+            ages = clip_ticks(generator, 12, s.frames)[1]
+            return Drawn(picture, [shrink(picture, half)] * (s.frames - 1), ages, UNSEEN, unknown())
         drive, tick = self._places[int(np.searchsorted(self._chances, generator.random()))]
         truth = self.scenes.truths[drive][tick]
         ticks, ages = clip_ticks(generator, tick, s.frames)
         towards = None
-        if truth.light is Light.DAY and truth.weather is Weather.CLEAR and generator.random() < 0.4:
+        if truth.light is Light.DAY and truth.weather is Weather.CLEAR and generator.random() < 0.25:
             pool = (*self.stills.pictures, *self.carla.pictures)
             towards = pool[int(generator.integers(len(pool)))] if pool else None
-        look = Look(generator, size, 1.0, towards)
-        pictures = {t: shrink(self.scenes.frame(drive, t), size) for t in set(ticks)}
-        found = self.scenes.objects[drive][tick] if self.scenes.objects else None
-        where = None if found is None else grid_of(found, look.matrix, size)
-        return np.stack([look(pictures[t]) for t in ticks]), ages, truth, (drive, tick), where
+        look = Look(generator, size, SCENE_STRENGTH, towards)
+        small = {t: look(shrink(self.scenes.frame(drive, t), half), half=True) for t in sorted(set(ticks[:-1]))}
+        newest = look(shrink(self.scenes.frame(drive, tick), size))
+        measures, where = unknown(), None
+        if self.scenes.objects and self.scenes.situations:
+            # What the moved picture shows: all nearer by the zoom, and what has left it is not counted.
+            found = self.scenes.objects[drive][tick]
+            where = grid_of(found, look.matrix, size)
+            situation, counts = (
+                enlarged(self.scenes.situations[drive][tick], look.zoom),
+                counted(found, look.matrix, size),
+            )
+            assert truth.road is not None and truth.weather is not None and truth.light is not None
+            truth = truth_from(truth.road, truth.weather, truth.light, situation, counts)
+            measures = measured(situation, counts)
+        # The teacher spoke along the stored answer; where the moved picture has another one, it has not spoken.
+        place = (drive, tick) if truth == self.scenes.truths[drive][tick] else None
+        return Drawn(newest, [small[t] for t in ticks[:-1]], ages, truth, measures, place, where)
 
     def _rows(self, generator: np.random.Generator, truth: Truth) -> list[tuple[list[int], list[float]]]:
         rows = []
@@ -289,6 +325,14 @@ class Sampler:
                 text = ask(generator, topic)
             rows.append(token_row(self.vocabulary, text, truth, topic))
         return rows
+
+
+def _recounted(truth: Truth, counts: tuple[int, int, int]) -> Truth:
+    """``counts`` where the truth knows any."""
+    vehicles, wheelers, people = (
+        None if known is None else count for known, count in zip(truth.counts, counts, strict=True)
+    )
+    return replace(truth, counts=(vehicles, wheelers, people))
 
 
 def grid_of(

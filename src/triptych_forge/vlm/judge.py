@@ -10,11 +10,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from triptych.contract import Advice, Frame, Hazard, SceneAdvice
+from triptych.contract import Advice, DetectionClass, Detections, Frame, Hazard, SceneAdvice
 from triptych.engines.protocol import Engine
 from triptych.language.grammar import Grammar
 from triptych.language.tokeniser import Vocabulary
-from triptych_forge.vlm.scenes import TICK_S, Scenes
+from triptych_forge.vlm.scenes import COUNTED_HEIGHT, TICK_S, Scenes
 from triptych_forge.vlm.words import ASKED, STANDING, Topic, Truth, answer_tokens, make_vocabulary, truth_of
 
 SPACING_TICKS = 2
@@ -32,6 +32,8 @@ class Figures:
     advice_near: int = 0
     less_careful: int = 0
     less_careful_by_two: int = 0
+    counted: int = 0
+    counts_near: int = 0
     fields: int = 0
     exact: int = 0
     hits: dict[Hazard, list[int]] = field(default_factory=lambda: {h: [0, 0, 0] for h in Hazard})
@@ -49,13 +51,18 @@ class Figures:
         self.advice_near += abs(answer.advice - truth.advice) <= 1
         self.less_careful += answer.advice < truth.advice
         self.less_careful_by_two += answer.advice < truth.advice - 1
-        right = truth_of(answer) == truth
+        said = truth_of(answer)
+        for found, there in zip(said.counts, truth.counts, strict=True):
+            if found is not None and there is not None:
+                self.counted += 1
+                self.counts_near += abs(found - there) <= 1
+        right = said == truth
         self.fields += right
         self.exact += exact
         self.sure.append((uncertainty, right))
         for hazard, counts in self.hits.items():
-            said, there = hazard in answer.hazards, hazard in truth.hazards
-            counts[0 if said and there else 1 if said else 2] += said or there
+            named, real = hazard in answer.hazards, hazard in truth.hazards
+            counts[0 if named and real else 1 if named else 2] += named or real
         for name, got, want in (
             ("road", answer.road, truth.road),
             ("weather", answer.weather, truth.weather),
@@ -69,6 +76,11 @@ class Figures:
         """Harmonic mean of precision and recall; NaN when the hazard never came up."""
         hit, false, missed = self.hits[hazard]
         return 2 * hit / (2 * hit + false + missed) if hit + false + missed else float("nan")
+
+    def hazard_shares(self) -> tuple[float, float]:
+        """Of all true hazards, the share that was found; of all named, the share that was false."""
+        hit, false, missed = (sum(c[i] for c in self.hits.values()) for i in range(3))
+        return hit / max(1, hit + missed), false / max(1, hit + false)
 
     def micro_f1(self) -> float:
         """F1 over all hazards together."""
@@ -90,6 +102,9 @@ class Figures:
         out: dict[str, object] = {"answers": self.count}
         out |= {name: round(getattr(self, name) / n, 4) for name in (*names, "fields", "exact")}
         out["hazard_f1"] = round(self.micro_f1(), 4)
+        out["hazards_found"], out["hazards_false"] = (round(share, 4) for share in self.hazard_shares())
+        if self.counted:
+            out["counts_within_one"] = round(self.counts_near / self.counted, 4)
         out["hazards"] = {
             h.name.lower(): {"f1": round(self.hazard_f1(h), 3), "hit": c[0], "false": c[1], "missed": c[2]}
             for h, c in self.hits.items()
@@ -152,30 +167,58 @@ def judge_questions(engine: Engine, scenes: Scenes, every: int = 15) -> dict[str
 
 def on_clip(engine: Engine, video: Path, every: int = 4) -> dict[str, dict[str, int]]:
     """How often each field took which value on a video; frames for several-frame engines 0.5 s apart."""
-    capture = cv2.VideoCapture(str(video))
-    rate = capture.get(cv2.CAP_PROP_FPS) or 25.0
-    pictures: list[Frame] = []
-    while True:
-        good, image = capture.read()
-        if not good:
-            break
-        number = len(pictures)
-        pictures.append(Frame(np.ascontiguousarray(image, np.uint8), int(number / rate * 1e9), number + 1))
-    back = round(0.5 * rate)
+    pictures = clip_frames(video)
+    back = round(0.5 * frame_rate(video))
     counts: dict[str, dict[str, int]] = {k: {} for k in ("road", "weather", "light", "hazards", "advice")}
-    total = 0.0
     for last in range(0, len(pictures), every):
-        chosen = [pictures[max(0, last - back * i)] for i in reversed(range(engine.frames_wanted))]
-        output = engine.infer(chosen)
-        payload = output.payload
-        assert isinstance(payload, SceneAdvice)
-        total += output.uncertainty
+        payload = _answer(engine, pictures, last, back)
         for name in ("road", "weather", "light", "advice"):
             value = getattr(payload, name).name.lower()
             counts[name][value] = counts[name].get(value, 0) + 1
         key = "+".join(h.name.lower() for h in payload.hazards) or "none"
         counts["hazards"][key] = counts["hazards"].get(key, 0) + 1
     return counts
+
+
+def vehicles_on_clip(engine: Engine, reference: Engine, video: Path, every: int = 2) -> float:
+    """Share of frames in which engine and reference detector agree whether there is a vehicle large enough to count."""
+    back = round(0.5 * frame_rate(video))
+    pictures = clip_frames(video)
+    agreed = [
+        (_answer(engine, pictures, last, back).vehicles > 0) == _sees_vehicle(reference, pictures[last])
+        for last in range(0, len(pictures), every)
+    ]
+    return round(sum(agreed) / max(1, len(agreed)), 4)
+
+
+def _answer(engine: Engine, pictures: Sequence[Frame], last: int, back: int) -> SceneAdvice:
+    chosen = [pictures[max(0, last - back * i)] for i in reversed(range(engine.frames_wanted))]
+    payload = engine.infer(chosen).payload
+    assert isinstance(payload, SceneAdvice)
+    return payload
+
+
+def _sees_vehicle(reference: Engine, frame: Frame) -> bool:
+    payload = reference.infer([frame]).payload
+    assert isinstance(payload, Detections)
+    tall = COUNTED_HEIGHT * payload.image_height
+    return any(d.class_id == DetectionClass.VEHICLE and d.y_max - d.y_min >= tall for d in payload.detections)
+
+
+def frame_rate(video: Path) -> float:
+    """Frames per second; 25 if the file does not say."""
+    return float(cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FPS)) or 25.0
+
+
+def clip_frames(video: Path) -> list[Frame]:
+    """All frames of a video, stamped by its rate."""
+    capture, rate, pictures = cv2.VideoCapture(str(video)), frame_rate(video), []
+    while True:
+        good, image = capture.read()
+        if not good:
+            return pictures
+        number = len(pictures)
+        pictures.append(Frame(np.ascontiguousarray(image, np.uint8), int(number / rate * 1e9), number + 1))
 
 
 def latency(engine: Engine, runs: int = 120, size: tuple[int, int] = (1280, 720)) -> dict[str, float]:

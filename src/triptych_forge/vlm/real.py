@@ -7,7 +7,7 @@ stills (``lanelines_solidWhiteRight``, ``lanelines_solidWhiteCurve``) are frames
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from triptych.contract import Advice, Hazard, Light, Road, Weather
-from triptych_forge.vlm.scenes import shrink
+from triptych_forge.data import PEDESTRIAN, TEACHER_DOUBT, TWO_WHEELER, VEHICLE, carla, read_image, teach
+from triptych_forge.detector_data import load_teacher
+from triptych_forge.vlm.scenes import COUNTED_AS, OBJECTS, counted, shrink
 from triptych_forge.vlm.words import Truth
 
 Picture = npt.NDArray[np.uint8]
@@ -45,24 +47,43 @@ class Real:
 
     pictures: tuple[Picture, ...]
     truths: tuple[Truth, ...]
+    objects: tuple[npt.NDArray[np.float32], ...] = ()
+    """Of each, (K, 5) as in :class:`triptych_forge.vlm.scenes.Scenes`: what the known counts are of."""
 
 
 def load_stills(data: Path, size: tuple[int, int]) -> Real:
-    """The labelled highway stills under ``data``; empty when the folder is not there."""
-    pictures, truths = [], []
-    for name, truth in STILLS.items():
-        image = cv2.imread(str(data / "images" / "udacity" / name), cv2.IMREAD_COLOR)
-        if image is not None:
-            pictures.append(shrink(np.asarray(image, np.uint8), size))
-            truths.append(truth)
-    return Real(tuple(pictures), tuple(truths))
+    """The labelled highway stills under ``data``; empty when the folder is not there.
+
+    What is to be counted in them is what the reference detector under ``data`` is sure of.
+    """
+    folder, pictures, truths, objects = data / "images" / "udacity", [], [], []
+    named = {name: truth for name, truth in STILLS.items() if (folder / name).is_file()}
+    teacher = load_teacher(data, TEACHER_DOUBT) if named else None
+    for name, truth in named.items():
+        image = read_image(folder / name)
+        assert teacher is not None
+        sample = teach(image, teacher)
+        objects.append(_rows(sample.boxes, sample.labels, image))
+        pictures.append(shrink(image, size))
+        truths.append(replace(truth, counts=counted(objects[-1])))
+    return Real(tuple(pictures), tuple(truths), tuple(objects))
+
+
+COUNTED_LABELS = {label: OBJECTS.index(n) for label, n in zip((VEHICLE, TWO_WHEELER, PEDESTRIAN), COUNTED_AS)}
+
+
+def _rows(boxes: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], image: Picture) -> npt.NDArray[np.float32]:
+    """Boxes in px with a detector's labels as (K, 5) shares of the picture; what is not counted is left out."""
+    sides = np.array([image.shape[1], image.shape[0]] * 2, np.float32)
+    rows = [[COUNTED_LABELS[int(k)], *box] for k, box in zip(labels, boxes / sides) if int(k) in COUNTED_LABELS]
+    return np.array(rows, np.float32).reshape(-1, 5)
 
 
 def load_carla(data: Path, size: tuple[int, int]) -> Real:
     """The simulated frames of ``train.json``: weather and light by looking (all clear days), road from the town.
 
     Town 4 is a highway. Towns 2 and 3 are city streets where no traffic light is boxed (else it may be a crossing);
-    town 1 is half city, half country: unknown.
+    town 1 is half city, half country: unknown. Vehicles and two-wheelers are counted, pedestrians are not boxed.
     """
     folder = data / "images" / "carla_boxes"
     if not (folder / "train.json").is_file():
@@ -70,23 +91,22 @@ def load_carla(data: Path, size: tuple[int, int]) -> Real:
     content = json.loads((folder / "train.json").read_text())
     lights = {c["id"] for c in content["categories"] if c["name"] == "traffic_light"}
     with_lights = {a["image_id"] for a in content["annotations"] if a["category_id"] in lights}
-    pictures, truths = [], []
-    for entry in content["images"]:
-        image = cv2.imread(str(folder / entry["file_name"]), cv2.IMREAD_COLOR)
-        if image is None:
-            continue
+    pictures, truths, objects = [], [], []
+    for entry, sample in zip(content["images"], carla(folder, "train"), strict=True):
         town = Path(entry["file_name"]).name.split("_")[0]
         road = None
         if town == "Town04":
             road = Road.HIGHWAY
         elif town in ("Town02", "Town03") and entry["id"] not in with_lights:
             road = Road.URBAN
-        pictures.append(shrink(np.asarray(image, np.uint8), size))
-        truths.append(Truth(road, Weather.CLEAR, Light.DAY, None, None))
-    return Real(tuple(pictures), tuple(truths))
+        objects.append(_rows(sample.boxes, sample.labels, sample.image))
+        pictures.append(shrink(sample.image, size))
+        vehicles, wheelers, _ = counted(objects[-1])
+        truths.append(Truth(road, Weather.CLEAR, Light.DAY, None, None, (vehicles, wheelers, None)))
+    return Real(tuple(pictures), tuple(truths), tuple(objects))
 
 
-UNSEEN = Truth(Road.UNKNOWN, Weather.UNKNOWN, Light.UNKNOWN, (Hazard.LOW_VISIBILITY,), Advice.SLOW_DOWN)
+UNSEEN = Truth(Road.UNKNOWN, Weather.UNKNOWN, Light.UNKNOWN, (Hazard.LOW_VISIBILITY,), Advice.SLOW_DOWN, (0, 0, 0))
 """The true answer about a picture in which nothing can be seen."""
 
 

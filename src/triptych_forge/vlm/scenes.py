@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 import triptych.scenario
 from triptych.contract import Advice, DetectionClass, Hazard, Light, Road, Weather
+from triptych.contract.result import MOST_COUNTED
 from triptych.scenario import (
     Scenario,
     ScenarioConfig,
@@ -37,7 +38,7 @@ LOOK_AHEAD_S = 40.0
 STEP_S = 0.125
 RENDER_PX = (640, 360)
 """Rendered larger than stored and shrunk by area, as a camera picture is at run time."""
-STORED_PX = (320, 192)
+STORED_PX = (480, 288)
 SHARD = 20
 """Drives per file."""
 
@@ -45,6 +46,10 @@ SHARD = 20
 OBJECTS = ("vehicle", "lead", "lead_braking", "two_wheeler", "pedestrian", "pedestrian_near", "red_light", "light")
 """What the encoder is taught to find in the picture beside the answer, see :func:`objects_of`."""
 OBJECT_VISIBLE, OBJECT_CONTRAST = 0.3, 0.12
+COUNTED_AS = ("vehicle", "two_wheeler", "pedestrian")
+"""Of :data:`OBJECTS`, in the order of :data:`triptych.language.tokeniser.COUNTED`."""
+COUNTED_HEIGHT = 0.025
+"""Objects lower than this share of the picture are not counted: 9 of 360 lines."""
 RED_M, LEAD_M = 150.0, 120.0
 """How far a red light or a vehicle in front is worth pointing out."""
 SAME_M = 4.0
@@ -61,11 +66,13 @@ class Scenes:
         truths: per drive and tick.
         objects: per drive and tick (K, 5) float32: index of :data:`OBJECTS`, x_min, y_min, x_max, y_max as shares of
             the picture.
+        situations: per drive and tick, what hazards and advice follow from.
     """
 
     shards: tuple[npt.NDArray[np.uint8], ...]
     truths: tuple[tuple[Truth, ...], ...]
     objects: tuple[tuple[npt.NDArray[np.float32], ...], ...] = ()
+    situations: tuple[tuple[Situation, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.truths)
@@ -84,7 +91,7 @@ def scenario_hash() -> str:
 
     The advice table is left out: stored are the quantities it looks at, so that its thresholds may change.
     """
-    digest = hashlib.sha256(repr((TICK_S, TICKS, LOOK_AHEAD_S, STEP_S, RENDER_PX, STORED_PX, SHARD, 4)).encode())
+    digest = hashlib.sha256(repr((TICK_S, TICKS, LOOK_AHEAD_S, STEP_S, RENDER_PX, STORED_PX, SHARD, RIG, 5)).encode())
     for path in sorted(Path(triptych.scenario.__file__).parent.glob("*.py")):
         if path.name not in ("advice.py", "__init__.py", "__main__.py"):
             digest.update(path.read_bytes())
@@ -123,16 +130,50 @@ def load_scenes(
     shards = tuple(np.load(folder / f"{start}.npy", mmap_mode="r") for start in starts)
     truths: list[tuple[Truth, ...]] = []
     objects: list[tuple[npt.NDArray[np.float32], ...]] = []
+    situations: list[tuple[Situation, ...]] = []
     for start in starts:
         for drive in json.loads((folder / f"{start}.json").read_text()):
-            truths.append(tuple(_truth(*row[:4]) for row in drive))
             objects.append(tuple(np.array(row[4], np.float32).reshape(-1, 5) for row in drive))
-    return Scenes(shards, tuple(truths), tuple(objects))
+            situations.append(tuple(Situation(**row[3]) for row in drive))
+            truths.append(
+                tuple(
+                    truth_from(Road(row[0]), Weather(row[1]), Light(row[2]), situation, counted(found))
+                    for row, situation, found in zip(drive, situations[-1], objects[-1], strict=True)
+                )
+            )
+    return Scenes(shards, tuple(truths), tuple(objects), tuple(situations))
 
 
-def _truth(road: int, weather: int, light: int, situation: dict[str, Any]) -> Truth:
-    hazards, advice = assess(Situation(**situation))
-    return Truth(Road(road), Weather(weather), Light(light), hazards, advice)
+def truth_from(road: Road, weather: Weather, light: Light, situation: Situation, counts: tuple[int, int, int]) -> Truth:
+    """The whole truth; hazards and advice follow from the situation."""
+    hazards, advice = assess(situation)
+    return Truth(road, weather, light, hazards, advice, counts)
+
+
+def truth_of_scene(truth: SceneTruth, situation: Situation) -> Truth:
+    """The whole truth of a frame of the scenario."""
+    rows = np.array(objects_of(truth, situation), np.float32).reshape(-1, 5)
+    return truth_from(truth.road, truth.weather, truth.light, situation, counted(rows))
+
+
+def counted(
+    objects: npt.NDArray[np.float32], matrix: npt.NDArray[np.float64] | None = None, size: tuple[int, int] = (1, 1)
+) -> tuple[int, int, int]:
+    """How many vehicles, two-wheelers and pedestrians can be counted, up to ``MOST_COUNTED``.
+
+    Args:
+        objects: (K, 5) as in :class:`Scenes`.
+        matrix: (2, 3) px; if given, of the picture of ``size`` px moved by it; middles must then be inside.
+    """
+    corners = objects[:, 1:] * [*size, *size]
+    middle, height = (corners[:, :2] + corners[:, 2:]) / 2, corners[:, 3] - corners[:, 1]
+    if matrix is not None:
+        middle = middle @ matrix[:, :2].T + matrix[:, 2]
+        height = height * abs(matrix[1, 1])
+    seen = (height >= COUNTED_HEIGHT * size[1]) & (middle >= 0).all(1) & (middle < size).all(1)
+    kinds = objects[seen, 0]
+    vehicles, wheelers, people = (min(MOST_COUNTED, int((kinds == OBJECTS.index(name)).sum())) for name in COUNTED_AS)
+    return vehicles, wheelers, people
 
 
 def objects_of(truth: SceneTruth, situation: Situation) -> list[list[float]]:
@@ -185,11 +226,22 @@ RARE: dict[Hazard, float] = {
 """What makes a moment worth entering at, by how rarely it comes up in an undirected drive."""
 
 
+RIG: dict[str, tuple[float, float]] = {
+    "camera_fov_deg": (62.0, 68.0),
+    "camera_height_m": (1.3, 1.5),
+    "camera_pitch_deg": (1.0, 3.0),
+}
+"""The camera the models are made for, with the tolerance of its mounting. From one picture nobody can tell a narrow
+view from a near object: with the scenario's full range of views, distances would be unknown by a factor of 1.7."""
+
+
 def config_of(seed: int) -> ScenarioConfig:
-    """The drive of a seed: the scenario's own variety, with every fourth one busier than usual."""
+    """The drive of a seed: the scenario's own variety seen by the :data:`RIG`, every fourth one busier than usual."""
+    rng = np.random.default_rng([seed, 12])
+    changes: dict[str, Any] = {name: round(float(rng.uniform(*ends)), 2) for name, ends in RIG.items()}
     if seed % 4 == 1:
-        return random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1], traffic=1.9, pedestrians=2.0)
-    return random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1])
+        changes |= {"traffic": 1.9, "pedestrians": 2.0}
+    return random_config(seed, width_px=RENDER_PX[0], height_px=RENDER_PX[1], **changes)
 
 
 def entry_tick(config: ScenarioConfig, generator: np.random.Generator) -> int:

@@ -16,8 +16,8 @@ from triptych_forge.vlm.model import Vlm
 from triptych_forge.vlm.scenes import TICK_S, Scenes, scenario_hash, shrink
 from triptych_forge.vlm.words import STANDING, answer_tokens
 
-POSITIONS = 12
-"""Road, weather, light, at most eight hazards, advice."""
+POSITIONS = 15
+"""Road, weather, light, three counts, at most eight hazards, advice."""
 TEMPERATURE = 1.5
 """Softens the teacher; the usual range is 1 to 4, and at 4 rare tokens would drown the likely ones here."""
 SPACING_TICKS = 2

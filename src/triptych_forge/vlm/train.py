@@ -39,6 +39,7 @@ class Recipe:
         groups: token rows per picture: the standing question and ``groups - 1`` others.
         teacher_share: weight of the teacher's distribution against the truth (distilled only).
         find_share: weight of finding objects in the picture, an exercise for the encoder alone.
+        measure_share: weight of measuring the quantities that the advice follows from, another one.
         save_every: steps between two checkpoints.
     """
 
@@ -54,12 +55,13 @@ class Recipe:
     average: float = 0.998
     teacher_share: float = 0.0
     find_share: float = 1.0
+    measure_share: float = 1.0
     save_every: int = 100
 
 
 RECIPES: dict[str, Recipe] = {
-    "distilled": Recipe("distilled", seed=31, steps=2000, batch=32, drives=1200, teacher_share=0.5),
-    "full": Recipe("full", seed=32, steps=1200, batch=16, drives=1200, groups=2),
+    "distilled": Recipe("distilled", seed=31, steps=6000, batch=32, drives=2400, teacher_share=0.5),
+    "full": Recipe("full", seed=32, steps=6000, batch=24, drives=2400, groups=2),
 }
 
 FOUND_WEIGHT = 4.0
@@ -106,6 +108,18 @@ def finding_loss(found: Tensor, batch: Batch) -> Tensor:
     )
 
 
+def measuring_loss(gauged: Tensor, batch: Batch) -> Tensor:
+    """Whether each quantity is there (cross-entropy) and how much (smooth L1 of logarithms), where anybody knows."""
+    wanted = torch.from_numpy(batch.measures)
+    known, there = ~wanted[..., 0].isnan(), ~wanted[..., 1].isnan()
+    if not known.any():
+        return gauged.sum() * 0.0
+    presence = functional.binary_cross_entropy_with_logits(gauged[..., 0][known], wanted[..., 0][known])
+    if not there.any():
+        return presence
+    return presence + 2.0 * functional.smooth_l1_loss(gauged[..., 1][there], wanted[..., 1][there], beta=0.1)
+
+
 def train(
     recipe: Recipe,
     vocabulary: Vocabulary,
@@ -148,14 +162,17 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(recipe, step)
             with torch.autocast("cpu", torch.bfloat16):
-                logits, found = model(
+                logits, seen = model(
                     torch.from_numpy(batch.frames),
                     torch.from_numpy(batch.ages_s),
                     torch.from_numpy(batch.tokens[:, :-1]),
                     recipe.groups,
+                    None if batch.before is None else torch.from_numpy(batch.before),
                 )
+                found, gauged = model.encoder.found(seen), model.encoder.gauged(seen)
             loss = loss_of(logits.float(), batch, recipe.teacher_share)
             loss = loss + recipe.find_share * finding_loss(found.float(), batch)
+            loss = loss + recipe.measure_share * measuring_loss(gauged.float(), batch)
             if not torch.isfinite(loss):
                 raise ConfigError(f"the loss is not finite at step {step}", remedy="lower the learning rate")
             optimiser.zero_grad(set_to_none=True)

@@ -1,0 +1,169 @@
+"""What a detector is worth, through the very engine the vehicle runs, on pictures that no training saw."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from triptych.contract import DetectionClass
+from triptych.engines.load import load_engine
+from triptych.engines.protocol import Engine
+from triptych.vision.boxes import area
+from triptych_forge import data, detector_data
+from triptych_forge.data import NAMES, VEHICLE, Boxes, Sample
+from triptych_forge.detector_eval import Found, average_precision, detect, match
+from triptych_forge.detector_release import SCORE_FLOOR, best_cuts_of, manifest_of, write_manifest
+from triptych_forge.report import Cell
+
+SMALL_PX2 = 32 * 32
+"""COCO's "small": neither demanded nor counted in :attr:`Judged.precision` and :attr:`Judged.recall`."""
+COLUMNS = [
+    "engine", "bytes", "mAP50 simulated", "vehicle AP50", "vehicle precision", "vehicle recall",
+    "precision, all sizes", "recall, all sizes", "mAP50 scenario", "ms",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Validation pictures: simulated frames with boxes, and frames of unseen drives of the scenario."""
+
+    carla: Sequence[Sample]
+    scenario: Sequence[Sample]
+
+
+def pictures_of(folder: Path) -> Pictures:
+    """Load and draw them.
+
+    Raises:
+        ConfigError: the simulated frames are not under ``folder``.
+    """
+    carla = data.carla(folder / "images" / "carla_boxes", "val")
+    return Pictures(carla, detector_data.scenario_samples(detector_data.VALIDATION_SEEDS))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Figures of one engine.
+
+    Attributes:
+        bytes: of the graph.
+        found: all detections from :data:`SCORE_FLOOR` on, on the simulated frames and on the scenario's.
+        pictures: what they were found in.
+        ms: median of a whole inference on the simulated frames, one thread.
+    """
+
+    bytes: int
+    found: tuple[list[Found], list[Found]]
+    pictures: Pictures
+    ms: float
+
+    @cached_property
+    def ap(self) -> dict[str, float]:
+        """AP50 by class on the simulated frames, of the classes labelled there, and ``mean``."""
+        return _ap(self.found[0], self.pictures.carla)
+
+    @cached_property
+    def ap_scenario(self) -> dict[str, float]:
+        """The same on the scenario's."""
+        return _ap(self.found[1], self.pictures.scenario)
+
+    @cached_property
+    def cuts(self) -> dict[str, float]:
+        """Score from which on each class is reported, see :func:`best_cuts_of`."""
+        return best_cuts_of([*self.found[0], *self.found[1]], [*self.pictures.carla, *self.pictures.scenario])
+
+    def at_cut(self, small_px2: float = SMALL_PX2) -> tuple[float, float]:
+        """Precision and recall of vehicles on the simulated frames; what is smaller does not count."""
+        truth = [s.boxes[s.labels == VEHICLE] for s in self.pictures.carla]
+        return vehicles_at(self.found[0], truth, self.cuts[NAMES[VEHICLE]], small_px2)
+
+    def row(self, name: str) -> list[Cell]:
+        """Under :data:`COLUMNS`."""
+        return [
+            name, self.bytes, self.ap["mean"], self.ap[NAMES[VEHICLE]], *self.at_cut(), *self.at_cut(0.0),
+            self.ap_scenario["mean"], round(self.ms, 2),
+        ]  # fmt: skip
+
+
+def vehicles_at(found: Sequence[Found], truth: Sequence[Boxes], cut: float, small_px2: float) -> tuple[float, float]:
+    """Precision and recall of vehicles scored ``cut`` or more; smaller ones are neither demanded nor counted."""
+    hits = claims = objects = 0
+    for f, boxes in zip(found, truth, strict=True):
+        mine = (f.classes == int(DetectionClass.VEHICLE)) & (f.scores >= cut)
+        hit = match(f.boxes[mine], f.scores[mine], boxes)
+        small = area(boxes) < small_px2
+        on_small = (hit >= 0) & np.append(small, False)[hit]  # -1, no hit, picks the appended False
+        hits += int(((hit >= 0) & ~on_small).sum())
+        claims += int((~on_small).sum())
+        objects += int((~small).sum())
+    return round(hits / max(claims, 1), 4), round(hits / max(objects, 1), 4)
+
+
+def _ap(found: Sequence[Found], samples: Sequence[Sample]) -> dict[str, float]:
+    out = {}
+    for label in samples[0].known:
+        value = average_precision(found, [s.boxes[s.labels == label] for s in samples], label)
+        if not np.isnan(value):
+            out[NAMES[label]] = round(value, 4)
+    out["mean"] = round(float(np.mean(list(out.values()))), 4)
+    return out
+
+
+@contextmanager
+def opened(graph: Path, cuts: Mapping[str, float] | None = None) -> Iterator[Engine]:
+    """An engine of a bare detector graph, by default with all that scores :data:`SCORE_FLOOR` or more."""
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        shutil.copy(graph, place / "detector.onnx")
+        golden: dict[str, Any] = {"pattern": "stop-sign", "minimum": {"sign": 1}}
+        write_manifest(place, manifest_of(place, cuts or dict.fromkeys(NAMES, SCORE_FLOOR), golden, {"seed": 0}, ""))
+        engine = load_engine(place)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def judge_engine(engine: Engine, size_bytes: int, pictures: Pictures) -> Judged:
+    """Run an engine over all pictures; it should report all that scores :data:`SCORE_FLOOR` or more."""
+    found: list[Found] = []
+    times = []
+    for sample in pictures.carla:
+        started = time.perf_counter()
+        found.append(detect(engine, sample.image))
+        times.append(time.perf_counter() - started)
+    others = [detect(engine, s.image) for s in pictures.scenario]
+    return Judged(size_bytes, (found, others), pictures, float(np.median(times)) * 1e3)
+
+
+def judge(graph: Path, pictures: Pictures) -> Judged:
+    """Run a detector graph over all pictures."""
+    with opened(graph) as engine:
+        return judge_engine(engine, graph.stat().st_size, pictures)
+
+
+def graph_bytes_read(graph: Path) -> int:
+    """Bytes that one inference reads: weights and inputs of every convolution, each once; integers count one byte."""
+    model = onnx.shape_inference.infer_shapes(onnx.load(str(graph)))
+    integer = {o for n in model.graph.node if n.op_type == "DequantizeLinear" for o in n.output}
+    sources = {n.output[0]: n.input[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+    sizes = {i.name: int(np.prod(i.dims)) for i in model.graph.initializer}
+    for value in (*model.graph.value_info, *model.graph.input):
+        sizes.setdefault(value.name, int(np.prod([d.dim_value for d in value.type.tensor_type.shape.dim])))
+    total = 0
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            for name in node.input[:2]:
+                size = sizes.get(name) or sizes[sources[name]]
+                total += size * (1 if name in integer else 4)
+    return total

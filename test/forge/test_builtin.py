@@ -1,0 +1,136 @@
+"""Judging a detector, and what a graph reads. Needs the extra ``forge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'forge' is not installed")
+onnx = pytest.importorskip("onnx", reason="the extra 'forge' is not installed")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from triptych.contract import DetectionClass  # noqa: E402
+from triptych_forge.builtin.detector import light_work  # noqa: E402
+from triptych_forge.builtin.judging import (  # noqa: E402
+    COLUMNS,
+    Judged,
+    Pictures,
+    graph_bytes_read,
+    judge,
+    vehicles_at,
+)
+from triptych_forge.data import CARLA_KNOWN, NAMES, VEHICLE, Sample  # noqa: E402
+from triptych_forge.detector_eval import Found  # noqa: E402
+from triptych_forge.detector_net import DetectorNet  # noqa: E402
+from triptych_forge.detector_release import CUT_RANGE, SIZE, best_cuts_of, export, model_card  # noqa: E402
+from triptych_forge.files import replace_folder  # noqa: E402
+from triptych_forge.quantise.ptq import PtqOptions, prepare, quantise_model  # noqa: E402
+
+LARGE, SMALL = [0.0, 0.0, 40.0, 40.0], [100.0, 100.0, 120.0, 120.0]
+
+
+def found(boxes: list[list[float]], scores: list[float], kind: int = VEHICLE) -> Found:
+    return Found(
+        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.full(len(boxes), kind, np.int64)
+    )
+
+
+def truth(*boxes: list[float]) -> np.ndarray:
+    return np.array(boxes, np.float32).reshape(-1, 4)
+
+
+def test_small_vehicles_are_neither_demanded_nor_counted() -> None:
+    both = truth(LARGE, SMALL)
+    assert vehicles_at([found([LARGE], [0.9])], [both], 0.5, 32 * 32) == (1.0, 1.0)
+    assert vehicles_at([found([LARGE], [0.9])], [both], 0.5, 0.0) == (1.0, 0.5)
+    assert vehicles_at([found([LARGE, SMALL], [0.9, 0.9])], [both], 0.5, 32 * 32) == (1.0, 1.0)
+    elsewhere = [200.0, 200.0, 260.0, 260.0]
+    assert vehicles_at([found([LARGE, elsewhere], [0.9, 0.9])], [both], 0.5, 32 * 32) == (0.5, 1.0)
+
+
+def test_what_scores_below_the_cut_or_is_another_thing_is_no_claim() -> None:
+    assert vehicles_at([found([LARGE], [0.4])], [truth(LARGE)], 0.5, 0.0) == (0.0, 0.0)
+    assert vehicles_at([found([LARGE], [0.9], int(DetectionClass.SIGN))], [truth(LARGE)], 0.5, 0.0) == (0.0, 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=20), st.floats(0, 1), st.floats(0, 1))
+def test_a_higher_cut_never_finds_more(claims: list[tuple[float, bool]], one: float, two: float) -> None:
+    boxes = [[50.0 * i, 0.0, 50.0 * i + 40, 40.0] for i in range(len(claims))]
+    real = truth(*[box for box, (_, good) in zip(boxes, claims) if good])
+    seen = [found(boxes, [score for score, _ in claims])]
+    low, high = sorted((one, two))
+    assert vehicles_at(seen, [real], high, 0.0)[1] <= vehicles_at(seen, [real], low, 0.0)[1]
+
+
+def test_cuts_keep_what_is_right_and_drop_what_is_not() -> None:
+    picture = np.zeros((130, 300, 3), np.uint8)
+    sample = Sample(picture, truth(LARGE), np.array([VEHICLE]), CARLA_KNOWN)
+    cuts = best_cuts_of([found([LARGE, SMALL], [0.9, 0.4])], [sample])
+    assert set(cuts) == set(NAMES) and CUT_RANGE[0] <= min(cuts.values()) <= max(cuts.values()) <= CUT_RANGE[1]
+    assert cuts["vehicle"] > 0.4
+    assert cuts["pedestrian"] == sum(CUT_RANGE) / 2, "nobody labelled any"
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("graph") / "detector.onnx"
+    export(DetectorNet(len(NAMES), 16), path)
+    return path
+
+
+def test_integers_are_read_as_bytes_and_light_layers_are_known(graph: Path, tmp_path: Path) -> None:
+    prepared = prepare(graph, tmp_path / "prepared.onnx")
+    whole = graph_bytes_read(prepared)
+    weights = sum(int(np.prod(i.dims)) for i in onnx.load(str(prepared)).graph.initializer if len(i.dims) == 4)
+    assert whole > 4 * weights + 4 * 3 * SIZE[0] * SIZE[1], "weights, and at least the picture"
+    feeds = [{"image": np.random.default_rng(0).integers(0, 256, (1, SIZE[1], SIZE[0], 3), np.uint8)}]
+    all_of_it, some = tmp_path / "int8.onnx", tmp_path / "some.onnx"
+    quantise_model(prepared, all_of_it, feeds)
+    assert graph_bytes_read(all_of_it) == whole // 4
+    light = light_work(prepared)
+    nodes = {n.name: n for n in onnx.load(str(prepared)).graph.node}
+    groups = {n: next((a.i for a in nodes[n].attribute if a.name == "group"), 1) for n in light}
+    assert groups.pop(light[0]) == 1 and groups and all(g > 1 for g in groups.values())
+    quantise_model(prepared, some, feeds, PtqOptions(exclude=light))
+    assert whole // 4 < graph_bytes_read(some) < whole
+
+
+def test_a_graph_is_judged_through_the_engine_of_the_vehicle(graph: Path) -> None:
+    rng = np.random.default_rng(0)
+    sample = Sample(
+        rng.integers(0, 256, (120, 200, 3), np.uint8), truth([20.0, 20.0, 90.0, 90.0]), np.array([VEHICLE]), CARLA_KNOWN
+    )
+    judged = judge(graph, Pictures([sample], [sample]))
+    assert isinstance(judged, Judged) and judged.bytes == graph.stat().st_size and judged.ms > 0
+    assert judged.ap["mean"] == 0.0, "an untrained net knows nothing"
+    row = judged.row("net")
+    assert len(row) == len(COLUMNS) and row[0] == "net"
+
+
+def test_the_card_states_what_was_measured() -> None:
+    figures = {
+        "rows": {"triptych-detector": {"vehicle precision": 0.87}, "fastestdet": {"vehicle precision": 0.55}},
+        "ap50_carla_val": {"vehicle": 0.7}, "ap50_scenario_val": {"vehicle": 0.4}, "clip": {"frames": 221},
+        "cuts": {"vehicle": 0.3}, "parameters": {"teacher": 3341587, "student": 255387, "pruned": 120000},
+        "bytes_read_ratio": 11.5, "megabytes": 0.4, "chosen": "pruned, int8",
+    }  # fmt: skip
+    text = model_card(figures, {"carla": 623})
+    for part in ("3,341,587", "0.87", "**pruned, int8**", "÷ 11.5", "| fastestdet | 0.55 |", "623"):
+        assert part in text
+    assert "{" not in text.replace("{}", "")
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    source, target = tmp_path / "new", tmp_path / "models" / "net"
+    (source / "adapters").mkdir(parents=True)
+    (source / "adapters" / "a").write_text("1")
+    replace_folder(source, target)
+    (target / "stale").write_text("old")
+    replace_folder(source, target)
+    assert [p.relative_to(target).as_posix() for p in sorted(target.rglob("*"))] == ["adapters", "adapters/a"]
+    assert [p.name for p in target.parent.iterdir()] == ["net"], "nothing is left beside it"
