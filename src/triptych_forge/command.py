@@ -79,7 +79,7 @@ def demo(
     _show(report, out, folder_of(out, "bundle") / "bundle")
 
 
-def _show(report: ForgeReport, work: Path, bundle: Path) -> None:
+def _show(report: ForgeReport, work: Path, *bundles: Path) -> None:
     """Every check of a run; exit 1 if one did not hold."""
     table = Table()
     for column in ("step", "check", "held"):
@@ -88,21 +88,23 @@ def _show(report: ForgeReport, work: Path, bundle: Path) -> None:
         for row in section.checks:
             table.add_row(section.title, row.text, "[green]yes[/]" if row.held else "[red]no[/]")
     console.print(table)
-    console.print(f"report: {work / 'report.html'}\nbundle: {bundle}", highlight=False)
+    console.print(f"report: {work / 'report.html'}", highlight=False)
+    for bundle in bundles:
+        console.print(f"model: {bundle}", highlight=False)
     if not report.held:
         raise typer.Exit(EXIT_FAILED)
 
 
 class BuiltIn(str, enum.Enum):
-    """A built-in model that is made by the tool chain."""
+    """What the built-in models are made as."""
 
     DETECTOR = "detector"
-    DISTILLED = "distilled"
+    VLM = "vlm"
 
 
 @app.command()
 def build(
-    model: Annotated[BuiltIn, typer.Argument(help="Which built-in model.")],
+    which: Annotated[BuiltIn, typer.Argument(help="The detector, or the VLMs of both tiers.")],
     data: Annotated[Path, typer.Option(help="Folder with images/, video/ and detectors/ as the documentation lists.")],
     work: Annotated[
         Optional[Path],  # noqa: UP045
@@ -110,26 +112,27 @@ def build(
     ] = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--out", "-o", help="Folder of the model; default: the bundle stays in the work folder."),
+        typer.Option(
+            "--out", "-o", help="Put each model's folder there, e.g. models; default: they stay in the work folder."
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, max=64, help="Of torch.")] = 2,
 ) -> None:
-    """Make a built-in model from data to bundle: hours on two cores; interrupted, it goes on where it stopped.
+    """Make built-in models from data to bundle: hours on two cores; interrupted, it goes on where it stopped.
 
-    Exit 0 only if every check held; the bundle is written all the same, and its report says which did not.
+    Exit 0 only if every check held; the bundles are written all the same, and the report says which did not.
     """
-    from triptych_forge.builtin.run import WORK, build_model, steps_of
-
-    names = steps_of(model.value)
+    from triptych_forge.builtin.run import build_models
 
     def begun(number: int, step: Step) -> None:
-        console.rule(f"{number + 1} of {len(names)}: {step.title}", align="left")
+        console.rule(f"{number + 1}: {step.title}", align="left")
 
-    place = work or WORK[model.value]
-    report, bundle = build_model(model.value, data, place, threads, begun)
+    report, place, bundles = build_models(which.value, data, work, threads, begun)
     if out is not None:
-        replace_folder(bundle, out)
-    _show(report, place, out or bundle)
+        for name, bundle in bundles.items():
+            replace_folder(bundle, out / name)
+        bundles = {name: out / name for name in bundles}
+    _show(report, place, *bundles.values())
 
 
 app.command("verify")(verify_command)

@@ -43,7 +43,7 @@ class Model(str, enum.Enum):
     STUDENT = "student"
 
 
-NETS: dict[str, tuple[int, Body]] = {"teacher": (96, DENSE), "student": (64, LIGHT)}
+NETS: dict[str, tuple[int, Body]] = {"teacher": (96, DENSE), "student": (72, LIGHT)}
 """Width of the heads, and body."""
 
 

@@ -134,3 +134,31 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     replace_folder(source, target)
     assert [p.relative_to(target).as_posix() for p in sorted(target.rglob("*"))] == ["adapters", "adapters/a"]
     assert [p.name for p in target.parent.iterdir()] == ["net"], "nothing is left beside it"
+
+
+def test_what_was_asked_of_the_distilled_model_is_checked_one_by_one() -> None:
+    from triptych_forge.builtin.vlm import demanded
+
+    good = {"advice": 0.96, "hazards_found": 0.97, "hazards_false": 0.04, "counts_within_one": 0.93}
+    best = {"advice": 0.98, "hazards_found": 0.98, "counts_within_one": 0.95}
+    assert all(check.held for check in demanded(good, best, 0.2))
+    assert len(demanded({**good, "clip_vehicles": 0.95}, best, 0.2)) == 7
+    worse = {"advice": 0.94, "hazards_found": 0.94, "hazards_false": 0.06, "counts_within_one": 0.89}
+    for name, value in worse.items():
+        missed = [c.text for c in demanded({**good, name: value}, best, 0.2) if not c.held]
+        assert len(missed) >= 1, name
+    far = {name: 1.0 for name in best}
+    assert [c.held for c in demanded(good, far, 0.3)].count(False) == 2
+    assert not demanded({**good, "clip_vehicles": 0.89}, best, 0.2)[-1].held
+
+
+def test_only_what_is_made_here_is_made(tmp_path: Path) -> None:
+    from triptych.contract import ConfigError
+    from triptych_forge.builtin.run import MADE, build_models
+
+    with pytest.raises(ConfigError, match="is not made here"):
+        build_models("radar", tmp_path, None, 1)
+    with pytest.raises(ConfigError, match=r"--data: no such folder"):
+        build_models("vlm", tmp_path / "none", None, 1)
+    names = {name for made in MADE.values() for name in made.bundles(tmp_path)}
+    assert names == {"triptych-detector", "triptych-distilled", "triptych-full"}

@@ -582,8 +582,9 @@ def bundle_step(context: Context, folder: Path) -> Section:
     log = _joined(context, folder / DECISIONS_FILE)
     teacher, student = context.teacher(), context.student()
     read = graph_bytes_read(context.folder("teach") / "detector.onnx") / graph_bytes_read(work / "detector.onnx")
+    compared = [*mine, *(peer.row(name) for name, peer in peers)]
     figures = {
-        "rows": {row[0]: dict(zip(COLUMNS[1:], row[1:], strict=True)) for row in (*mine, *(j.row(n) for n, j in peers))},
+        "rows": {row[0]: dict(zip(COLUMNS[1:], row[1:], strict=True)) for row in compared},
         "ap50_carla_val": judged.ap, "ap50_scenario_val": judged.ap_scenario, "clip": clip,
         "cuts": {name: round(value, 2) for name, value in judged.cuts.items()},
         "parameters": {"teacher": _count(teacher), "student": _count(student), "pruned": _count(context.pruned())},
@@ -625,9 +626,9 @@ def bundle_step(context: Context, folder: Path) -> Section:
             Table(
                 title="Against published detectors, on the validation split",
                 columns=COLUMNS,
-                rows=[*mine, *(p.row(name) for name, p in peers)],
-                note="Each at the score cut that is best for it here. The published ones never saw frames of this kind. "
-                "Without further note vehicles from 32x32 px on.",
+                rows=compared,
+                note="Each at the score cut that is best for it here. The published ones never saw frames of this "
+                "kind. Without further note vehicles from 32x32 px on.",
             ),
             Table(
                 title="The held-out real clip",

@@ -1,37 +1,55 @@
-"""Which built-in model is made how."""
+"""Which built-in models are made how."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from triptych.contract import ConfigError
-from triptych_forge.builtin import detector
-from triptych_forge.demo.recipe import BUILT_IN, folder_of
-from triptych_forge.demo.recipe import STEPS as VLM_STEPS
-from triptych_forge.demo.run import run_demo
+from triptych_forge.builtin import detector, vlm
 from triptych_forge.report import ForgeReport
 from triptych_forge.steps import Step
 
-WORK = {"detector": Path("runs/forge-detector"), "distilled": Path("runs/forge-vlm")}
-"""Usual work folders; ``python -m triptych_forge.vlm`` keeps its drives and checkpoints in the second, too."""
 Begun = Callable[[int, Step], None] | None
 
 
-def steps_of(model: str) -> tuple[str, ...]:
-    """Names of a model's steps, in order."""
-    return detector.STEPS if model == "detector" else VLM_STEPS
+@dataclass(frozen=True)
+class Made:
+    """How models are made.
+
+    Attributes:
+        work: usual folder of checkpoints, steps and report.
+        run: given data, work folder, threads and whom to tell of each step.
+        bundles: name of engine to folder, given the work folder.
+    """
+
+    work: Path
+    run: Callable[[Path, Path, int, Begun], ForgeReport]
+    bundles: Callable[[Path], dict[str, Path]]
 
 
-def build_model(model: str, data: Path, work: Path, threads: int, begun: Begun = None) -> tuple[ForgeReport, Path]:
-    """Make a model; returns the report and the folder of the bundle.
+MADE = {
+    "detector": Made(
+        Path("runs/forge-detector"),
+        lambda data, work, _threads, begun: detector.build_detector(data, work, begun=begun),
+        lambda work: {"triptych-detector": work / f"{len(detector.STEPS):02d}-bundle" / "bundle"},
+    ),
+    "vlm": Made(Path("runs/forge-vlm"), vlm.build_vlm, vlm.bundles_of),
+}
+
+
+def build_models(
+    which: str, data: Path, work: Path | None, threads: int, begun: Begun = None
+) -> tuple[ForgeReport, Path, dict[str, Path]]:
+    """Make the detector or both VLMs; returns the report, the work folder, and name to folder of each bundle.
 
     Args:
-        model: ``detector`` or ``distilled``.
+        which: a key of :data:`MADE`.
         data: folder with images/, video/ and detectors/.
-        work: folder of checkpoints, steps and report.
+        work: folder of checkpoints, steps and report; None: the usual one.
         threads: of torch.
         begun: told number and step before each that runs.
 
@@ -39,13 +57,11 @@ def build_model(model: str, data: Path, work: Path, threads: int, begun: Begun =
         ConfigError: no such model or data folder.
         TriptychError: whatever a step finds wrong.
     """
+    if which not in MADE:
+        raise ConfigError("is not made here", field="which", value=which, remedy=f"use one of {', '.join(MADE)}")
     if not data.is_dir():
-        raise ConfigError("no such folder", field="--data", value=data, remedy="name the folder of pictures")
+        raise ConfigError("no such folder", field="--data", value=str(data), remedy="name the folder of pictures")
     torch.set_num_threads(threads)
-    if model == "detector":
-        report = detector.build_detector(data, work, begun=begun)
-        return report, work / f"{len(detector.STEPS):02d}-bundle" / "bundle"
-    if model == "distilled":
-        report = run_demo(work, BUILT_IN, threads, begun, data, work)
-        return report, folder_of(work, "bundle") / "bundle"
-    raise ConfigError("is no built-in model made here", field="model", value=model)
+    made = MADE[which]
+    place = work or made.work
+    return made.run(data, place, threads, begun), place, made.bundles(place)

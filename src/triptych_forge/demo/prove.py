@@ -381,7 +381,7 @@ def _card(context: Context, work: Path, about_adapters: str) -> str:
         ]
     else:
         training = recipe.training(recipe.student, recipe.student_steps, recipe.teacher_share)
-        facts = {"recipe": "triptych forge build distilled", **asdict(recipe)}
+        facts = {"recipe": "triptych forge build vlm", **asdict(recipe)}
         found = figures(work, context.pruned(), training, context.scenes(test=True), context.data, facts)
         lines = [card(context.pruned(), training, found)]
     lines += [

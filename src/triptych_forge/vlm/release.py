@@ -24,7 +24,7 @@ from triptych_forge.vlm.scenes import RIG, TICK_S, TICKS, Scenes
 from triptych_forge.vlm.train import Recipe, parameters
 from triptych_forge.vlm.words import truth_of, vocabulary_file
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 BUDGET_MS = {"distilled": 80.0, "full": 800.0}
 """What ``engines check`` accepts: 80 of 200 ms and 0.8 of 2 s, so that a tier keeps its budget on a shared core."""
 NOMINAL_MS = {"distilled": 15.0, "full": 60.0}
@@ -75,7 +75,7 @@ def manifest_of(model: Vlm, recipe: Recipe, folder: Path, golden: Mapping[str, A
             "licence": "Apache-2.0",
             "data": f"{recipe.drives} rendered drives of triptych.scenario (seeds 0 to {recipe.drives - 1}); "
             "12 real highway stills (MIT) and simulated CARLA frames (MIT) with partial labels",
-            "recipe": f"python -m triptych_forge.vlm {recipe.model}, see MODEL_CARD.md",
+            "recipe": "triptych forge build vlm, see MODEL_CARD.md",
             "seed": recipe.seed,
         },
     }
@@ -83,7 +83,7 @@ def manifest_of(model: Vlm, recipe: Recipe, folder: Path, golden: Mapping[str, A
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     """Write ``manifest.yaml`` into ``folder``."""
-    text = "# Written by triptych_forge.vlm; train again rather than edit.\n"
+    text = "# Written by triptych forge; build again rather than edit.\n"
     text += yaml.safe_dump(dict(content), sort_keys=False, width=110)
     write_atomically(folder / "manifest.yaml", text.encode())
 
@@ -200,7 +200,7 @@ def card(model: Vlm, recipe: Recipe, figures: Mapping[str, Any]) -> str:
     lines = [
         f"# triptych-{recipe.model} {VERSION}",
         "",
-        f"Vision-language model of the {recipe.model} tier. Written by `triptych_forge.vlm`, figures: `figures.json`.",
+        f"Vision-language model of the {recipe.model} tier, made by `triptych forge build vlm`.",
         "",
         "## What it is",
         f"- Input: {s.frames} frame{'s of the last 1.5 s, with their ages' if s.frames > 1 else ''}, "
@@ -229,7 +229,7 @@ def card(model: Vlm, recipe: Recipe, figures: Mapping[str, Any]) -> str:
         "- Augmentation: geometry, mirror, colour curves, pull towards a real picture's colours, blur, noise, JPEG.",
         "",
         "## Recipe",
-        f"`python -m triptych_forge.vlm {recipe.model}`: {json.dumps(figures['training'])}",
+        f"`triptych forge build vlm --data DATA`: {json.dumps(figures['training'])}",
         "",
         "## Figures",
         f"Test drives of seeds never used before, {t['answers']} answers, through the engine as shipped:",
