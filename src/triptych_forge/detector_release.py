@@ -167,9 +167,9 @@ outside. Licence: Apache-2.0.
 
 Made by `triptych forge build detector --data DATA`: a teacher of {teacher:,} parameters with dense layers, a
 student of {student:,} that learnt from the labels and from it, pruned ({pruned:,}), quantised. Taken in the end, as
-the smallest that is not slower than its parent and loses at most a point of mAP50: **{chosen}**. Bytes read per
-inference: the teacher's ÷ {bytes_read_ratio}. Every decision is in `decisions.jsonl`, both gates in `fidelity.json`,
-the recipe's numbers in `recipe.json`.
+the smallest that is not slower than its parent and loses at most a point of mAP50: **{chosen}**. Bytes of weights per
+inference: the teacher's ÷ {weights_ratio}; with the layers' inputs ÷ {bytes_read_ratio}. Every decision is in
+`decisions.jsonl`, both gates in `fidelity.json`, the recipe's numbers in `recipe.json`.
 
 ## Data
 
@@ -226,7 +226,8 @@ def model_card(figures: Mapping[str, Any], pictures: Mapping[str, int]) -> str:
     """The model card as Markdown.
 
     Args:
-        figures: rows (engine to column to value), ap50_*, clip, cuts, parameters, bytes_read_ratio, megabytes, chosen.
+        figures: rows (engine to column to value), ap50_*, clip, cuts, parameters, weights_ratio, bytes_read_ratio,
+            megabytes, chosen.
         pictures: of each source of training pictures.
     """
     return CARD.format(
@@ -237,6 +238,7 @@ def model_card(figures: Mapping[str, Any], pictures: Mapping[str, int]) -> str:
         opset=OPSET,
         **figures["parameters"],
         chosen=figures["chosen"],
+        weights_ratio=figures["weights_ratio"],
         bytes_read_ratio=figures["bytes_read_ratio"],
         pictures=_table({"pictures": pictures}),
         rows=_table(figures["rows"]),

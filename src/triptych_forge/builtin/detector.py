@@ -93,12 +93,10 @@ class Build:
     student: Recipe = RECIPES["student"]
     prune_ratio: float = 0.4
     tune: Recipe = field(
-        default_factory=lambda: replace(
-            RECIPES["student"], seed=23, steps=1200, rate=1.5e-3, crop_share=0.5, warm_up=50
-        )
+        default_factory=lambda: replace(RECIPES["student"], seed=23, steps=900, rate=1.5e-3, crop_share=0.5, warm_up=50)
     )
     max_loss: float = 0.01
-    qat_steps: int = 300
+    qat_steps: int = 200
     timed_runs: int = 200
     positions: int = 9985
 
@@ -581,14 +579,18 @@ def bundle_step(context: Context, folder: Path) -> Section:
     (precision, recall), fastest = judged.at_cut(), dict(peers)["fastestdet"].ms
     log = _joined(context, folder / DECISIONS_FILE)
     teacher, student = context.teacher(), context.student()
-    read = graph_bytes_read(context.folder("teach") / "detector.onnx") / graph_bytes_read(work / "detector.onnx")
+    graphs = context.folder("teach") / "detector.onnx", work / "detector.onnx"
+    weights, read = (
+        first / second for first, second in zip(*(graph_bytes_read(graph) for graph in graphs), strict=True)
+    )
     compared = [*mine, *(peer.row(name) for name, peer in peers)]
     figures = {
         "rows": {row[0]: dict(zip(COLUMNS[1:], row[1:], strict=True)) for row in compared},
         "ap50_carla_val": judged.ap, "ap50_scenario_val": judged.ap_scenario, "clip": clip,
         "cuts": {name: round(value, 2) for name, value in judged.cuts.items()},
         "parameters": {"teacher": _count(teacher), "student": _count(student), "pruned": _count(context.pruned())},
-        "bytes_read_ratio": round(read, 2), "megabytes": round(judged.bytes / 1e6, 2),
+        "weights_ratio": round(weights, 1), "bytes_read_ratio": round(read, 1),
+        "megabytes": round(judged.bytes / 1e6, 2),
         "chosen": [d.subject for d in log.decisions if d.kind == "quantise.chosen"][-1],
     }  # fmt: skip
     card = model_card(figures, counts)
@@ -610,7 +612,14 @@ def bundle_step(context: Context, folder: Path) -> Section:
         checks=[
             Check(text="The vehicle's own checks accept the engine.", held=all(row.ok for row in rows)),
             Check(text="Every file is as listed, and the decision log's chain is whole.", held=checked == bundle),
-            Check(text=f"Bytes read per inference: the teacher's ÷ {read:.1f} (at least 5.8).", held=read >= 5.8),
+            Check(
+                text=f"Bytes of weights per inference: the teacher's ÷ {weights:.1f} (at least 5.8).",
+                held=weights >= 5.8,
+            ),
+            Check(
+                text=f"Bytes read per inference, with the layers' inputs: the teacher's ÷ {read:.1f} (at least 5.8).",
+                held=read >= 5.8,
+            ),
             Check(text=f"Vehicle precision {precision:.3f} at IoU 0.5 (at least .80).", held=precision >= 0.8),
             Check(text=f"Vehicle recall {recall:.3f} at IoU 0.5 (at least .80).", held=recall >= 0.8),
             Check(

@@ -152,18 +152,22 @@ def judge(graph: Path, pictures: Pictures) -> Judged:
         return judge_engine(engine, graph.stat().st_size, pictures)
 
 
-def graph_bytes_read(graph: Path) -> int:
-    """Bytes that one inference reads: weights and inputs of every convolution, each once; integers count one byte."""
+def graph_bytes_read(graph: Path) -> tuple[int, int]:
+    """Bytes that one inference reads in convolutions: their weights, and these with their inputs, each once.
+
+    Integers count one byte.
+    """
     model = onnx.shape_inference.infer_shapes(onnx.load(str(graph)))
     integer = {o for n in model.graph.node if n.op_type == "DequantizeLinear" for o in n.output}
     sources = {n.output[0]: n.input[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
     sizes = {i.name: int(np.prod(i.dims)) for i in model.graph.initializer}
     for value in (*model.graph.value_info, *model.graph.input):
         sizes.setdefault(value.name, int(np.prod([d.dim_value for d in value.type.tensor_type.shape.dim])))
-    total = 0
+    inputs = weights = 0
     for node in model.graph.node:
         if node.op_type == "Conv":
-            for name in node.input[:2]:
-                size = sizes.get(name) or sizes[sources[name]]
-                total += size * (1 if name in integer else 4)
-    return total
+            of_input, of_weight = (
+                (sizes.get(name) or sizes[sources[name]]) * (1 if name in integer else 4) for name in node.input[:2]
+            )
+            inputs, weights = inputs + of_input, weights + of_weight
+    return weights, weights + inputs
