@@ -16,39 +16,26 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from triptych.contract import DetectionClass, TriptychError
+from triptych.contract import TriptychError
 from triptych.engines import load_engine, load_manifest
 from triptych.resources import share
-from triptych.vision.boxes import area
 from triptych_forge.data import VEHICLE, Boxes, carla
-from triptych_forge.detector_eval import Found, detect, match
+from triptych_forge.detector_eval import SMALL_PX2, Found, detect, vehicles_at
 
 PUBLISHED = {"yolox-nano": (0.74, 0.73), "nanodet-m": (0.77, 0.63), "fastestdet": (0.59, 0.71)}
 """Precision and recall stated for the three exports on these frames."""
 TOLERANCE = 0.02
-SMALL_PX2 = 32 * 32
 
 
 def judge(found: list[Found], truth: list[Boxes], small_px2: float, empty_frames: bool) -> dict[str, float]:
     """Precision and recall of the vehicle class under the module's protocol."""
-    hits = claims = objects = 0
-    for f, boxes in zip(found, truth):
-        if not len(boxes) and not empty_frames:
-            continue
-        mine = f.classes == int(DetectionClass.VEHICLE)
-        claimed, scores = f.boxes[mine], f.scores[mine]
-        hit = match(claimed, scores, boxes)
-        small = area(boxes) < small_px2
-        on_small = (hit >= 0) & np.append(small, False)[hit]  # -1, no hit, picks the appended False
-        hits += int(((hit >= 0) & ~on_small).sum())
-        claims += int((~on_small).sum())
-        objects += int((~small).sum())
-    return {"precision": round(hits / max(claims, 1), 4), "recall": round(hits / max(objects, 1), 4)}
+    kept = [(f, boxes) for f, boxes in zip(found, truth) if len(boxes) or empty_frames]
+    precision, recall = vehicles_at([f for f, _ in kept], [boxes for _, boxes in kept], 0.0, small_px2)
+    return {"precision": precision, "recall": recall}
 
 
 def main() -> int:

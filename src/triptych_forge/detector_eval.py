@@ -10,10 +10,12 @@ import numpy.typing as npt
 
 from triptych.contract import DetectionClass, Detections, Frame
 from triptych.engines.protocol import Engine
-from triptych.vision.boxes import iou_matrix
+from triptych.vision.boxes import area, iou_matrix
 from triptych_forge.data import NAMES, Boxes, Image, Sample
 
 MATCH_IOU = 0.5
+SMALL_PX2 = 32 * 32
+"""COCO's "small": neither demanded nor counted where this is the limit."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,18 @@ def match(boxes: Boxes, scores: npt.NDArray[np.float32], truth: Boxes) -> npt.ND
     return hit
 
 
-def precision_recall(found: Iterable[Found], truth: Iterable[Boxes], kind: DetectionClass) -> tuple[float, float]:
-    """Precision and recall of one class over many pictures at the engine's own thresholds."""
+def vehicles_at(found: Sequence[Found], truth: Sequence[Boxes], cut: float, small_px2: float) -> tuple[float, float]:
+    """Precision and recall of vehicles scored ``cut`` or more; smaller ones are neither demanded nor counted."""
     hits = claims = objects = 0
     for f, boxes in zip(found, truth, strict=True):
-        mine = f.classes == int(kind)
-        hits += int((match(f.boxes[mine], f.scores[mine], boxes) >= 0).sum())
-        claims += int(mine.sum())
-        objects += len(boxes)
-    return hits / max(claims, 1), hits / max(objects, 1)
+        mine = (f.classes == int(DetectionClass.VEHICLE)) & (f.scores >= cut)
+        hit = match(f.boxes[mine], f.scores[mine], boxes)
+        small = area(boxes) < small_px2
+        on_small = (hit >= 0) & np.append(small, False)[hit]  # -1, no hit, picks the appended False
+        hits += int(((hit >= 0) & ~on_small).sum())
+        claims += int((~on_small).sum())
+        objects += int((~small).sum())
+    return round(hits / max(claims, 1), 4), round(hits / max(objects, 1), 4)
 
 
 def average_precision(found: Sequence[Found], truth: Sequence[Boxes], kind: int) -> float:

@@ -21,10 +21,9 @@ from triptych_forge.builtin.judging import (  # noqa: E402
     Pictures,
     graph_bytes_read,
     judge,
-    vehicles_at,
 )
 from triptych_forge.data import CARLA_KNOWN, NAMES, VEHICLE, Sample  # noqa: E402
-from triptych_forge.detector_eval import Found  # noqa: E402
+from triptych_forge.detector_eval import Found, vehicles_at  # noqa: E402
 from triptych_forge.detector_net import DetectorNet  # noqa: E402
 from triptych_forge.detector_release import CUT_RANGE, SIZE, best_cuts_of, export, model_card  # noqa: E402
 from triptych_forge.files import replace_folder  # noqa: E402

@@ -32,7 +32,6 @@ from triptych_forge.builtin.judging import (
     judge_engine,
     opened,
     pictures_of,
-    vehicles_at,
 )
 from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
 from triptych_forge.common import progress_bar, seed_everything
@@ -93,10 +92,10 @@ class Build:
     student: Recipe = RECIPES["student"]
     prune_ratio: float = 0.4
     tune: Recipe = field(
-        default_factory=lambda: replace(RECIPES["student"], seed=23, steps=900, rate=1.5e-3, crop_share=0.5, warm_up=50)
+        default_factory=lambda: replace(RECIPES["student"], seed=23, steps=600, rate=1.5e-3, crop_share=0.5, warm_up=50)
     )
     max_loss: float = 0.01
-    qat_steps: int = 200
+    qat_steps: int = 120
     timed_runs: int = 200
     positions: int = 9985
 
@@ -537,7 +536,7 @@ def _metrics(context: Context, truth: dict[int, Sample], *subjects: OnnxSubject)
             mine = (seen.classes == VEHICLE) & (seen.scores >= cut)
             if not (len(boxes) if which else mine.any()):
                 return float("nan")
-            return vehicles_at([seen], [boxes], cut, small_px2)[which]
+            return detector_eval.vehicles_at([seen], [boxes], cut, small_px2)[which]
 
         return one
 

@@ -15,18 +15,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from triptych.contract import DetectionClass
 from triptych.engines.load import load_engine
 from triptych.engines.protocol import Engine
-from triptych.vision.boxes import area
 from triptych_forge import data, detector_data
-from triptych_forge.data import NAMES, VEHICLE, Boxes, Sample
-from triptych_forge.detector_eval import Found, average_precision, detect, match
+from triptych_forge.data import NAMES, VEHICLE, Sample
+from triptych_forge.detector_eval import SMALL_PX2, Found, average_precision, detect, vehicles_at
 from triptych_forge.detector_release import SCORE_FLOOR, best_cuts_of, manifest_of, write_manifest
 from triptych_forge.report import Cell
 
-SMALL_PX2 = 32 * 32
-"""COCO's "small": neither demanded nor counted in :attr:`Judged.precision` and :attr:`Judged.recall`."""
 COLUMNS = [
     "engine", "bytes", "mAP50 simulated", "vehicle AP50", "vehicle precision", "vehicle recall",
     "precision, all sizes", "recall, all sizes", "mAP50 scenario", "ms",
@@ -93,20 +89,6 @@ class Judged:
             name, self.bytes, self.ap["mean"], self.ap[NAMES[VEHICLE]], *self.at_cut(), *self.at_cut(0.0),
             self.ap_scenario["mean"], round(self.ms, 2),
         ]  # fmt: skip
-
-
-def vehicles_at(found: Sequence[Found], truth: Sequence[Boxes], cut: float, small_px2: float) -> tuple[float, float]:
-    """Precision and recall of vehicles scored ``cut`` or more; smaller ones are neither demanded nor counted."""
-    hits = claims = objects = 0
-    for f, boxes in zip(found, truth, strict=True):
-        mine = (f.classes == int(DetectionClass.VEHICLE)) & (f.scores >= cut)
-        hit = match(f.boxes[mine], f.scores[mine], boxes)
-        small = area(boxes) < small_px2
-        on_small = (hit >= 0) & np.append(small, False)[hit]  # -1, no hit, picks the appended False
-        hits += int(((hit >= 0) & ~on_small).sum())
-        claims += int((~on_small).sum())
-        objects += int((~small).sum())
-    return round(hits / max(claims, 1), 4), round(hits / max(objects, 1), 4)
 
 
 def _ap(found: Sequence[Found], samples: Sequence[Sample]) -> dict[str, float]:
