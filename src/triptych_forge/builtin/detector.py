@@ -53,12 +53,11 @@ from triptych_forge.files import write_atomically
 from triptych_forge.prune.sensitivity import sensitivity
 from triptych_forge.prune.sparsity import plain_weights
 from triptych_forge.prune.structured import Target, cost, load_pruned, prune, save_pruned
-from triptych_forge.quantise import qat
-from triptych_forge.quantise.accept import Acceptance, accept_if_faster, measure_alternately, onnx_runner
-from triptych_forge.quantise.calibrate import hash_of
+from triptych_forge.quantise import qat, record
+from triptych_forge.quantise.accept import accept_if_faster, measure_alternately, onnx_runner
 from triptych_forge.quantise.orders import compare_orders
 from triptych_forge.quantise.ptq import CONVOLUTIONAL, PtqOptions, compare_methods, prepare, quantise_model
-from triptych_forge.report import Chart, Check, ForgeReport, Section, Series, Table, write_report
+from triptych_forge.report import Cell, Chart, Check, ForgeReport, Section, Series, Table, write_report
 from triptych_forge.steps import Step, run_steps
 from triptych_forge.verify.compression import CompressionLimits, Metric, compression_gate
 from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
@@ -323,43 +322,30 @@ def quantise_step(context: Context, folder: Path) -> Section:
     log, build = context.log(folder), context.build
     feeds = calibration(context)
     held_out = [context.prepare(s.image) for s in [*context.pictures.carla[:24], *context.pictures.scenario[:24]]]
-    rows, verdicts, methods_rows = [], [], []
-    parents = {"student": context.folder("distil"), "pruned": context.folder("prune")}
-    graphs: dict[str, tuple[Path, Judged]] = {}
-    for name, source in parents.items():
-        parent = source / "detector.onnx"
-        graphs[name] = parent, judge(parent, context.pictures)
-        prepared = prepare(parent, folder / name / "prepared.onnx")
+    contest = _Contest(context, log, held_out[:8])
+    contest.enter("student", context.folder("distil") / "detector.onnx", None)
+    contest.enter("pruned", context.folder("prune") / "detector.onnx", "student")
+    methods_rows = []
+    for name in ("student", "pruned"):
+        prepared = prepare(contest.graphs[name], folder / name / "prepared.onnx")
         methods = compare_methods(prepared, feeds, held_out, folder / name, PtqOptions(op_types=CONVOLUTIONAL), log=log)
         methods_rows += [[name, m.method, m.error] for m in methods]
         best = PtqOptions(op_types=CONVOLUTIONAL, method=methods[0].method)
-        variants = {"int8": best, "int8, light layers float": replace(best, exclude=light_work(prepared))}
-        for kind, options in variants.items():
+        for kind, options in (
+            ("int8", best),
+            ("int8, light layers float", replace(best, exclude=light_work(prepared))),
+        ):
             path = folder / name / f"{kind.replace(' ', '-').replace(',', '')}.onnx"
-            done = quantise_model(prepared, path, feeds, options, log=log)
-            judged = judge(path, context.pictures)
-            speed = accept_if_faster(parent, path, held_out[:8], log, runs=build.timed_runs)
-            lost = graphs[name][1].ap["mean"] - judged.ap["mean"]
-            taken = speed.accepted and lost <= build.max_loss
-            graphs[f"{name}, {kind}"] = path, judged
-            verdicts.append([f"{name}, {kind}", len(done.quantised), *_times(speed), 100 * lost, taken])
+            quantise_model(prepared, path, feeds, options, log=log)
+            contest.enter(f"{name}, {kind}", path, name)
     trained, conversion = _trained_with_rounding(context, log, feeds, folder / "pruned" / "qat.onnx")
-    judged = judge(trained, context.pictures)
-    parent = graphs["pruned"]
-    speed = accept_if_faster(parent[0], trained, held_out[:8], log, runs=build.timed_runs)
-    lost = parent[1].ap["mean"] - judged.ap["mean"]
-    graphs["pruned, qat"] = trained, judged
-    taken = speed.accepted and lost <= build.max_loss and conversion.passed
-    verdicts.append(["pruned, qat", _integer_layers(trained), *_times(speed), 100 * lost, taken])
-    for name, (_, judged) in graphs.items():
-        rows.append(judged.row(name))
-    allowed = set(parents) | {str(v[0]) for v in verdicts if v[-1]}
-    limit = graphs["student"][1].ap["mean"] - build.max_loss
-    fit = {n: g for n, g in graphs.items() if n in allowed and g[1].ap["mean"] >= limit}
-    chosen = min(fit, key=lambda n: fit[n][0].stat().st_size)
-    shutil.copy(graphs[chosen][0], folder / "detector.onnx")
-    write_atomically(folder / "calibration.sha256", (hash_of(feeds) + "\n").encode())
-    log.add("quantise.chosen", chosen, map50=graphs[chosen][1].ap["mean"], bytes=graphs[chosen][1].bytes)
+    contest.enter("pruned, qat", trained, "pruned", conversion.passed)
+    chosen = contest.smallest()
+    shutil.copy(contest.graphs[chosen], folder / "detector.onnx")
+    recorded = record.record_of(feeds, {"image": 3})
+    recorded.save(folder / record.FILE)
+    taken = contest.judged[chosen]
+    log.add("quantise.chosen", chosen, map50=taken.ap["mean"], bytes=taken.bytes)
     orders = _orders(context, log, feeds)
     return Section(
         key="",
@@ -367,7 +353,6 @@ def quantise_step(context: Context, folder: Path) -> Section:
         text=f"Weights per channel, ranges from {len(feeds)} training pictures. Chosen: {chosen}, the smallest that is "
         f"not slower than its parent and at most {100 * build.max_loss:g} points of mAP50 below the whole student.",
         checks=[
-            Check(text=f"Something fits: {chosen}.", held=bool(fit)),
             Check(
                 text=f"The graph in integers is {conversion.plain:.1e} off its fake-quantised torch net, as written "
                 f"(relative L2, at most {qat.CONVERSION_LIMIT:g}; optimised {conversion.optimised:.1e}).",
@@ -375,11 +360,11 @@ def quantise_step(context: Context, folder: Path) -> Section:
             ),
         ],
         tables=[
-            Table(columns=COLUMNS, rows=rows),
+            Table(columns=COLUMNS, rows=[j.row(name) for name, j in contest.judged.items()]),
             Table(
                 title="Taken only if not slower than its parent and near it",
                 columns=["engine", "layers in integers", "parent ms", "ms", "ratio", "mAP50 lost, points", "taken"],
-                rows=verdicts,
+                rows=contest.rows,
                 note="Times are medians of the graph alone on one thread, taken in turns.",
             ),
             Table(title="Ranges", columns=["parent", "method", "relative L2 on unseen pictures"], rows=methods_rows),
@@ -391,14 +376,42 @@ def quantise_step(context: Context, folder: Path) -> Section:
                 title="Size against accuracy",
                 x_label="kB",
                 y_label="mAP50, simulated frames",
-                series=[Series(name=n, x=[j.bytes / 1e3], y=[j.ap["mean"]]) for n, (_, j) in graphs.items()],
+                series=[Series(name=n, x=[j.bytes / 1e3], y=[j.ap["mean"]]) for n, j in contest.judged.items()],
             )
         ],
     )
 
 
-def _times(speed: Acceptance) -> list[float]:
-    return [round(speed.parent.median_ms, 3), round(speed.child.median_ms, 3), round(speed.ratio, 3)]
+class _Contest:
+    """Smaller engines, each held against the one it was made from."""
+
+    def __init__(self, context: Context, log: DecisionLog, feeds: Sequence[Feeds]) -> None:
+        self._context, self._log, self._feeds = context, log, feeds
+        self.graphs: dict[str, Path] = {}
+        self.judged: dict[str, Judged] = {}
+        self.rows: list[list[Cell]] = []
+        self._taken: set[str] = set()
+
+    def enter(self, name: str, graph: Path, parent: str | None, sound: bool = True) -> None:
+        """Judge an engine; the first has no parent. One that is not ``sound`` is judged and not taken."""
+        build = self._context.build
+        self.graphs[name], self.judged[name] = graph, judge(graph, self._context.pictures)
+        if parent is None:
+            self._taken.add(name)
+            return
+        speed = accept_if_faster(self.graphs[parent], graph, self._feeds, self._log, runs=build.timed_runs)
+        lost = self.judged[parent].ap["mean"] - self.judged[name].ap["mean"]
+        taken = sound and speed.accepted and lost <= build.max_loss and parent in self._taken
+        if taken:
+            self._taken.add(name)
+        times = (round(value, 3) for value in (speed.parent.median_ms, speed.child.median_ms, speed.ratio))
+        self.rows.append([name, integer_layers(graph), *times, round(100 * lost, 2), taken])
+
+    def smallest(self) -> str:
+        """Of those taken that are near the first, the one with the smallest file."""
+        first = next(iter(self.judged.values()))
+        near = [n for n in self._taken if first.ap["mean"] - self.judged[n].ap["mean"] <= self._context.build.max_loss]
+        return min(near, key=lambda name: self.judged[name].bytes)
 
 
 def _trained_with_rounding(
@@ -427,7 +440,8 @@ def _trained_with_rounding(
     return path, qat.check_conversion(wrapped, path, feeds[:8], log)
 
 
-def _integer_layers(graph: Path) -> int:
+def integer_layers(graph: Path) -> int:
+    """Convolutions whose weights are integers."""
     nodes = onnx.load(str(graph)).graph.node
     makers = {o: n.op_type for n in nodes for o in n.output}
     return sum(n.op_type == "Conv" and makers.get(n.input[1]) == "DequantizeLinear" for n in nodes)
@@ -600,8 +614,9 @@ def bundle_step(context: Context, folder: Path) -> Section:
         FIDELITY_FILE: context.folder("verify") / FIDELITY_FILE,
         CARD_FILE: card.encode(),
     }
-    digest = (context.folder("quantise") / "calibration.sha256").read_text().strip()
-    bundle = write_bundle(folder / "bundle", files, digest)
+    recorded = context.folder("quantise") / record.FILE
+    files[record.FILE] = recorded
+    bundle = write_bundle(folder / "bundle", files, record.CalibrationRecord.load(recorded).sha256)
     rows = check(folder / "bundle")
     checked = check_bundle(folder / "bundle")
     return Section(

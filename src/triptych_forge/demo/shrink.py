@@ -240,7 +240,6 @@ def quantise_step(context: Context, folder: Path) -> Section:
     log.add("quantise.chosen", "engine", encoder=encoder.name, decoder=decoder.name, bytes=graph_bytes(chosen))
     recorded = record.record_of(calibration, {"frames": 3}, [t.feed() for t in texts])
     recorded.save(folder / record.FILE)
-    (folder / "calibration.sha256").write_text(recorded.sha256 + "\n")
     quantised = len(layers(prepared))
     return Section(
         key="",
