@@ -189,6 +189,7 @@ def train(
             run_teacher=lambda model, batch: run(model, batch, True),
             stop_after=stop_after,
         )  # fmt: skip
+        bar.update(task, completed=stop_after or recipe.steps)
     return net
 
 

@@ -18,10 +18,11 @@ from onnx import external_data_helper
 
 from triptych.contract import ConfigError, Detections
 from triptych.engines.protocol import Engine
+from triptych.vision.boxes import area
 from triptych_forge import data, detector_data, detector_eval
 from triptych_forge.common import sha256_of, write_atomically
 from triptych_forge.data import NAMES, Sample
-from triptych_forge.detector_eval import Found
+from triptych_forge.detector_eval import SMALL_PX2, Found
 from triptych_forge.detector_net import DetectorNet, Exported
 
 SIZE = (448, 256)
@@ -31,6 +32,8 @@ SCORE_FLOOR = 0.02
 """Score cut while measuring average precision."""
 CUT_RANGE = (0.25, 0.65)
 """Released score cuts stay in here whatever the validation pictures suggest."""
+ENOUGH = 50
+"""Objects from which on a figure over them says something."""
 BUDGET_MS, NOMINAL_MS = 20.0, 8.0
 """20 of the tier's 30 ms may be the engine; the rest is transport."""
 
@@ -120,19 +123,27 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def best_cuts_of(found: Sequence[Found], samples: Sequence[Sample]) -> dict[str, float]:
-    """Per class the score cut with the best F1 on ``samples``, within :data:`CUT_RANGE`; its middle if not labelled."""
+    """Per class the score cut with the best F1 on ``samples``, within :data:`CUT_RANGE`; its middle if not labelled.
+
+    Small objects (:data:`SMALL_PX2`) are neither demanded nor counted where at least :data:`ENOUGH` larger ones tell:
+    they are many and hard, and would pull the cut down until every second claim is wrong.
+    """
     cuts: dict[str, float] = {}
     for label, name in enumerate(NAMES):
-        judged = [(f, s) for f, s in zip(found, samples, strict=True) if label in s.known]
-        objects = sum(int((s.labels == label).sum()) for _, s in judged)
+        judged = [(f, s.boxes[s.labels == label]) for f, s in zip(found, samples, strict=True) if label in s.known]
+        larger = sum(int((area(boxes) >= SMALL_PX2).sum()) for _, boxes in judged)
+        limit = SMALL_PX2 if larger >= ENOUGH else 0.0
+        objects = sum(int((area(boxes) >= limit).sum()) for _, boxes in judged)
         if not objects:
             cuts[name] = sum(CUT_RANGE) / 2
             continue
         scores, hits = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
-        for f, s in judged:
+        for f, boxes in judged:
             mine = f.classes == label
-            scores.append(f.scores[mine])
-            hits.append(detector_eval.match(f.boxes[mine], f.scores[mine], s.boxes[s.labels == label]) >= 0)
+            hit = detector_eval.match(f.boxes[mine], f.scores[mine], boxes)
+            counted = ~((hit >= 0) & np.append(area(boxes) < limit, False)[hit])  # -1, no hit, picks the False
+            scores.append(f.scores[mine][counted])
+            hits.append(hit[counted] >= 0)
         score, hit = np.concatenate(scores), np.concatenate(hits)
         candidates = np.arange(CUT_RANGE[0], CUT_RANGE[1] + 1e-6, 0.01)
         f1 = [2 * hit[score >= c].sum() / max(int((score >= c).sum()) + objects, 1) for c in candidates]

@@ -162,3 +162,13 @@ def test_only_what_is_made_here_is_made(tmp_path: Path) -> None:
         build_models("vlm", tmp_path / "none", None, 1)
     names = {name for made in MADE.values() for name in made.bundles(tmp_path)}
     assert names == {"triptych-detector", "triptych-distilled", "triptych-full"}
+
+
+def test_small_objects_do_not_pull_the_cut_down_where_enough_larger_ones_tell() -> None:
+    picture = np.zeros((130, 300, 3), np.uint8)
+    sample = Sample(picture, truth(LARGE, SMALL), np.array([VEHICLE, VEHICLE]), CARLA_KNOWN)
+    elsewhere = [200.0, 60.0, 260.0, 120.0]
+    seen = found([LARGE, elsewhere, SMALL], [0.6, 0.45, 0.4])
+    many = best_cuts_of([seen] * 60, [sample] * 60)["vehicle"]
+    assert many > 0.45, "the false claim is worse than the small one is good"
+    assert best_cuts_of([seen] * 10, [sample] * 10)["vehicle"] <= 0.4
