@@ -197,10 +197,13 @@ inference: the teacher's ÷ {weights_ratio}; with the layers' inputs ÷ {bytes_r
 ## Figures
 
 On the validation split of the simulated frames, vehicles at IoU 0.5, from 32x32 pixels on unless it says all sizes;
-each engine at the score cut that is best for it there. `ms`: a whole inference on one thread of a shared machine, all
-engines in the same run.
+each engine at the score cut that is best for it there.
 
 {rows}
+
+Time of a whole inference from a simulated frame, one thread of a shared machine, in turns picture by picture:
+
+{times}
 
 Average precision at IoU 0.5 by class. Objects mostly hidden, tiny or lost in haze are not demanded in the scenario, but
 finding one counts as a mistake here.
@@ -237,8 +240,8 @@ def model_card(figures: Mapping[str, Any], pictures: Mapping[str, int]) -> str:
     """The model card as Markdown.
 
     Args:
-        figures: rows (engine to column to value), ap50_*, clip, cuts, parameters, weights_ratio, bytes_read_ratio,
-            megabytes, chosen.
+        figures: rows and times (engine to column to value), ap50_*, clip, cuts, parameters, weights_ratio,
+            bytes_read_ratio, megabytes, chosen.
         pictures: of each source of training pictures.
     """
     return CARD.format(
@@ -253,6 +256,7 @@ def model_card(figures: Mapping[str, Any], pictures: Mapping[str, int]) -> str:
         bytes_read_ratio=figures["bytes_read_ratio"],
         pictures=_table({"pictures": pictures}),
         rows=_table(figures["rows"]),
+        times=_table(figures["times"]),
         ap=_table({key.removeprefix("ap50_"): row for key, row in figures.items() if key.startswith("ap50_")}),
         clip=_table({"clip": figures["clip"]}),
         cut_range=" to ".join(map(str, CUT_RANGE)),

@@ -32,6 +32,7 @@ from triptych_forge.builtin.judging import (
     judge_engine,
     opened,
     pictures_of,
+    times_ms,
 )
 from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
 from triptych_forge.common import progress_bar, seed_everything
@@ -583,8 +584,9 @@ def bundle_step(context: Context, folder: Path) -> Section:
     clip = detector_eval.clip_figures(engine, reference, read_video(context.data / detector_data.CLIP))
     peers = _peers(context)
     mine = [judged.row("triptych-detector")]
-    own_ms = float(mine[0][-1])  # type: ignore[arg-type]
-    (precision, recall), fastest = judged.at_cut(), dict(peers)["fastestdet"].ms
+    precision, recall = judged.at_cut()
+    times = _times(context, work)
+    share = times["triptych-detector"]["median ms"] / times["fastestdet"]["median ms"]
     log = _joined(context, folder / DECISIONS_FILE)
     teacher, student = context.teacher(), context.student()
     graphs = context.folder("teach") / "detector.onnx", work / "detector.onnx"
@@ -594,7 +596,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
     compared = [*mine, *(peer.row(name) for name, peer in peers)]
     figures = {
         "rows": {row[0]: dict(zip(COLUMNS[1:], row[1:], strict=True)) for row in compared},
-        "ap50_carla_val": judged.ap, "ap50_scenario_val": judged.ap_scenario, "clip": clip,
+        "times": times, "ap50_carla_val": judged.ap, "ap50_scenario_val": judged.ap_scenario, "clip": clip,
         "cuts": {name: round(value, 2) for name, value in judged.cuts.items()},
         "parameters": {"teacher": _count(teacher), "student": _count(student), "pruned": _count(context.pruned())},
         "weights_ratio": round(weights, 1), "bytes_read_ratio": round(read, 1),
@@ -638,7 +640,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
                     for _, p in peers
                 ),
             ),
-            Check(text=f"{own_ms:.1f} ms per frame, FastestDet {fastest:.1f} ms.", held=own_ms <= fastest),
+            Check(text=f"{share:.0%} of FastestDet's time per frame (at most 100 %).", held=share <= 1.0),
         ],
         tables=[
             Table(
@@ -647,6 +649,12 @@ def bundle_step(context: Context, folder: Path) -> Section:
                 rows=compared,
                 note="Each at the score cut that is best for it here. The published ones never saw frames of this "
                 "kind. Without further note vehicles from 32x32 px on.",
+            ),
+            Table(
+                title="Time of a whole inference",
+                columns=["engine", *next(iter(times.values()))],
+                rows=[[name, *row.values()] for name, row in times.items()],
+                note="Each at its own cut, one thread, in turns picture by picture.",
             ),
             Table(
                 title="The held-out real clip",
@@ -677,6 +685,17 @@ def _peers(context: Context) -> list[tuple[str, Judged]]:
         out.append((name, judge_engine(engine, size, context.pictures)))
         engine.close()
     return out
+
+
+def _times(context: Context, own: Path) -> dict[str, dict[str, float]]:
+    engines = {"triptych-detector": load_engine(own)}
+    for name in PEERS:
+        path = Path(resource("config", "engines", f"{name}.yaml"))
+        engines[name] = load_engine(path, engine_dir=context.data / "detectors")
+    found = times_ms(engines, context.pictures.carla)
+    for engine in engines.values():
+        engine.close()
+    return found
 
 
 def _joined(context: Context, path: Path) -> DecisionLog:
