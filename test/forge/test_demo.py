@@ -121,7 +121,7 @@ def test_the_bundle_is_whole_and_its_decisions_are_one_chain(out: Path) -> None:
 def test_the_calibration_data_are_on_record(out: Path) -> None:
     folder = folder_of(out, "quantise")
     kept = record.CalibrationRecord.load(folder / record.FILE)
-    assert kept.sha256 == (folder / "calibration.sha256").read_text().strip()
+    assert kept.sha256 == check_bundle(folder_of(out, "bundle") / "bundle").calibration_sha256
     (frames,) = kept.statistics
     assert (frames.input, frames.channel_axis, frames.inputs) == ("frames", 3, SMALL.calibration)
     assert frames.shape[0] == 1 and frames.shape[3] == 3 and kept.count == 2 * SMALL.calibration
