@@ -95,6 +95,25 @@ class DecisionLog:
         return decision
 
 
+def fresh_log(path: Path, config: Mapping[str, Any]) -> DecisionLog:
+    """An empty log: what an interrupted try wrote is not continued."""
+    path.unlink(missing_ok=True)
+    return DecisionLog(path, config)
+
+
+def joined_log(path: Path, config: Mapping[str, Any], parts: Mapping[str, Path]) -> DecisionLog:
+    """The decisions of several steps, name to log, as one chain; each says which step it is of.
+
+    Raises:
+        ConfigError: a log that is damaged or not there.
+    """
+    log = fresh_log(path, config)
+    for step, part in parts.items():
+        for decision in read_decisions(part):
+            log.add(decision.kind, decision.subject, **{**decision.facts, "step": step})
+    return log
+
+
 def read_decisions(path: Path) -> list[Decision]:
     """All decisions of a file, with CRCs, hashes and numbers checked.
 

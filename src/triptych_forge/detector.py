@@ -1,28 +1,24 @@
-"""Train the built-in detector: ``python -m triptych_forge.detector teacher|student --data FOLDER``.
+"""Training of the built-in detector's teacher and student; ``triptych forge build detector`` runs it.
 
 The teacher is large and never leaves the desk; the student learns from the labels and from it. The runs are
-reproducible: every picture's variation depends on the seed and its number only. They may be interrupted and resumed
-with the same command; a checkpoint is a safetensors file without code.
+reproducible: every picture's variation depends on the seed and its number only. They may be interrupted and
+resumed; a checkpoint is a safetensors file without code.
 """
 
 from __future__ import annotations
 
-import enum
-import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any
 
 import numpy as np
 import torch
 import typer
 
-from triptych.contract import ConfigError, TriptychError
-from triptych_forge import detector_data
-from triptych_forge.common import load_checkpoint, progress_bar, seed_everything
+from triptych.contract import ConfigError
+from triptych_forge.common import load_checkpoint, progress_bar
 from triptych_forge.data import NAMES, Sample, Variation, vary
 from triptych_forge.detector_data import Pool
 from triptych_forge.detector_net import DENSE, LIGHT, Batch, Body, DetectorNet, losses
@@ -34,13 +30,6 @@ CROP = (320, 192)
 
 Said = tuple[torch.Tensor, torch.Tensor]
 """Class logits (B, A, C) and boxes (B, A, 4) px."""
-
-
-class Model(str, enum.Enum):
-    """Which of the two."""
-
-    TEACHER = "teacher"
-    STUDENT = "student"
 
 
 NETS: dict[str, tuple[int, Body]] = {"teacher": (96, DENSE), "student": (72, LIGHT)}
@@ -200,44 +189,8 @@ def trained(checkpoint: Path, model: str) -> tuple[DetectorNet, dict[str, Any]]:
         ConfigError: no such checkpoint.
     """
     if not checkpoint.is_file():
-        raise ConfigError(
-            "no such checkpoint", where=checkpoint, remedy=f"python -m triptych_forge.detector {model} --data FOLDER"
-        )
+        raise ConfigError("no such checkpoint", where=checkpoint, remedy="run the step before, which trains it")
     saved, meta = load_checkpoint(checkpoint)
     net = network(model)
     net.load_state_dict(saved["average"])
     return net.eval(), meta
-
-
-def main(
-    model: Annotated[Model, typer.Argument(help="which network; the student learns from the teacher")],
-    data: Annotated[
-        Path, typer.Option(help="folder with images/, video/ and detectors/ as the documentation lists them")
-    ],
-    work: Annotated[Path, typer.Option(help="folder of the checkpoints")] = Path("runs/forge-detector"),
-    steps: Annotated[Optional[int], typer.Option(min=10, help="training steps")] = None,  # noqa: UP045
-    threads: Annotated[int, typer.Option(min=1, max=64, help="torch threads")] = 2,
-    restart: Annotated[bool, typer.Option(help="ignore an earlier checkpoint")] = False,
-    stop_after: Annotated[Optional[int], typer.Option(min=10, help="end at this step of the schedule")] = None,  # noqa: UP045
-) -> None:
-    """Train one of the two and leave its checkpoint in the work folder."""
-    try:
-        base = RECIPES[model.value]
-        recipe = base if steps is None else Recipe(**{**asdict(base), "steps": steps})
-        checkpoint = work / f"{recipe.model}.safetensors"
-        teacher = trained(work / "teacher.safetensors", "teacher")[0] if recipe.alpha < 1 else None
-        seed_everything(recipe.seed, threads)
-        if restart:
-            checkpoint.unlink(missing_ok=True)
-        pool = detector_data.training_pool(data, recipe.seed)
-        typer.echo(f"training pictures: {json.dumps(pool.counts())}, cut-outs: {len(pool.cutouts)}")
-        net = network(recipe.model)
-        train(net, pool, recipe, checkpoint, teacher, stop_after=stop_after)
-    except TriptychError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    typer.run(main)

@@ -156,6 +156,13 @@ def test_interrupted_training_ends_where_uninterrupted_training_does(
         detector.train(fresh(), tiny_pool(), replace(recipe, rate=1e-3), tmp_path / "cut.safetensors", save_every=3)
 
 
+def test_a_run_is_repeatable_without_filling_fresh_memory() -> None:
+    """Filling it is what torch's deterministic mode does beside; it took most of a training's time."""
+    seed_everything(3, 1)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
 def test_a_student_learns_from_labels_and_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(small(monkeypatch), alpha=0.25)
     torch.manual_seed(1)

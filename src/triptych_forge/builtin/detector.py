@@ -37,7 +37,7 @@ from triptych_forge.builtin.judging import (
 from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
 from triptych_forge.common import progress_bar, seed_everything
 from triptych_forge.data import NAMES, VEHICLE, Image, Sample, read_video
-from triptych_forge.decisions import DecisionLog, read_decisions
+from triptych_forge.decisions import DecisionLog, fresh_log, joined_log
 from triptych_forge.detector import RECIPES, Recipe
 from triptych_forge.detector_data import Pool
 from triptych_forge.detector_net import DetectorNet, Exported
@@ -59,11 +59,11 @@ from triptych_forge.quantise.accept import accept_if_faster, measure_alternately
 from triptych_forge.quantise.orders import compare_orders
 from triptych_forge.quantise.ptq import CONVOLUTIONAL, PtqOptions, compare_methods, prepare, quantise_model
 from triptych_forge.report import Cell, Chart, Check, ForgeReport, Section, Series, Table, write_report
+from triptych_forge.sections import cost_table, gate_table, pruning, vehicle_checks
 from triptych_forge.steps import Step, run_steps
 from triptych_forge.verify.compression import CompressionLimits, Metric, compression_gate
 from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
 from triptych_forge.verify.engines import OnnxSubject, TorchSubject, heads_of
-from triptych_forge.verify.result import Check as Row
 from triptych_forge.verify.samples import Feeds
 from triptych_forge.verify.samples import Sample as Compared
 
@@ -116,9 +116,7 @@ class Context:
 
     def log(self, folder: Path) -> DecisionLog:
         """A fresh decision log in a step's folder."""
-        path = folder / DECISIONS_FILE
-        path.unlink(missing_ok=True)
-        return DecisionLog(path, asdict(self.build))
+        return fresh_log(folder / DECISIONS_FILE, asdict(self.build))
 
     @cached_property
     def pool(self) -> Pool:
@@ -217,13 +215,9 @@ def distil_step(context: Context, folder: Path) -> Section:
         ],
         tables=[
             Table(columns=COLUMNS, rows=[whole.row("teacher"), judged.row("student")]),
-            Table(
-                title="Cost of one inference, float",
-                columns=["model", "parameters", "MACs", "bytes read"],
-                rows=[
-                    [name, c.parameters, c.macs, c.bytes_read] for name, c in (("teacher", large), ("student", small))
-                ],
-                note=f"Bytes read: weights and the layers' inputs, each once. Teacher by student: {fewer:.1f}.",
+            cost_table(
+                {"teacher": large, "student": small},
+                f"Bytes read: weights and the layers' inputs, each once. Teacher by student: {fewer:.1f}.",
             ),
         ],
     )
@@ -261,17 +255,13 @@ def prune_step(context: Context, folder: Path) -> Section:
     means = {name: j.ap["mean"] for name, j in judged.items()}
     log.add("prune.taken", "with distillation", map50=means)
     lost = {n: means["whole student"] - means[f"pruned, tuned, {n}"] for n in nets}
-    given = sorted((d for d in result.layers if d.group), key=lambda d: -(d.sensitivity or 0.0))
+    exact, tables = pruning(result)
     return Section(
         key="",
         title="",
         text=f"{result.removed_share:.0%} of the prunable channels went, the least sensitive first.",
         checks=[
-            Check(
-                text="The pruned net computes what the whole one does with the same channels set to 0 "
-                f"(difference {result.exactness:.1e} of its range).",
-                held=result.exactness < 1e-3,
-            ),
+            exact,
             Check(
                 text=f"With distillation {100 * lost['with distillation']:.1f} points of mAP50 are lost (at most 1).",
                 held=lost["with distillation"] <= build.max_loss,
@@ -283,20 +273,7 @@ def prune_step(context: Context, folder: Path) -> Section:
         ],
         tables=[
             Table(columns=COLUMNS, rows=[j.row(name) for name, j in judged.items()]),
-            Table(
-                title="Cost of one inference, float",
-                columns=["model", "parameters", "MACs", "bytes read"],
-                rows=[
-                    [n, c.parameters, c.macs, c.bytes_read]
-                    for n, c in (("whole", result.before), ("pruned", result.after))
-                ],
-            ),
-            Table(
-                title="Layers",
-                columns=["layer", "channels before", "channels after", "sensitivity"],
-                rows=[[d.layer, d.channels_before, d.channels_after, d.sensitivity] for d in given],
-                note="Sensitivity: rise of the loss if the layer's weights became 0, from diagonal Fisher information.",
-            ),
+            *tables,
         ],
     )
 
@@ -417,13 +394,18 @@ class _Contest:
         return min(near, key=lambda name: self.judged[name].bytes)
 
 
+def _net_inputs(feeds: Sequence[Feeds]) -> list[tuple[Tensor]]:
+    """What the graph is fed, as the net takes it."""
+    return [(torch.from_numpy(feed["image"]).permute(0, 3, 1, 2).float(),) for feed in feeds]
+
+
 def _trained_with_rounding(
     context: Context, log: DecisionLog, feeds: Sequence[Feeds], path: Path
 ) -> tuple[Path, qat.Conversion]:
     """Quantisation-aware training of the pruned net, exported and compared with torch."""
     build, teacher = context.build, context.teacher()
     net = qat.prepare(context.pruned(), (example(),))
-    qat.observe(net, [(torch.from_numpy(f["image"]).permute(0, 3, 1, 2).float(),) for f in feeds])
+    qat.observe(net, _net_inputs(feeds))
     whole = replace(build.tune, seed=build.tune.seed + 1, crop_share=0.0, steps=build.qat_steps)
 
     def loss(student: nn.Module, batch: Any) -> Tensor:
@@ -471,7 +453,7 @@ def _orders(context: Context, log: DecisionLog, feeds: Sequence[Feeds]) -> Table
 
     def quantised(net: nn.Module) -> nn.Module:
         prepared = qat.prepare(net, (example(),))
-        qat.observe(prepared, [(torch.from_numpy(f["image"]).permute(0, 3, 1, 2).float(),) for f in feeds[:24]])
+        qat.observe(prepared, _net_inputs(feeds[:24]))
         return qat.freeze(prepared)
 
     def metric(net: nn.Module) -> float:
@@ -525,8 +507,8 @@ def verify_step(context: Context, folder: Path) -> Section:
             Check(text=f"Compression gate passed on {compression.samples} pictures.", held=compression.passed),
         ],
         tables=[
-            _gate("Conversion gate", conversion.checks),
-            _gate("Compression gate", compression.checks),
+            gate_table("Conversion gate", conversion.checks),
+            gate_table("Compression gate", compression.checks),
             Table(
                 title="By condition",
                 columns=["condition", "metric", "pictures", "student", "engine", "loss"],
@@ -538,12 +520,13 @@ def verify_step(context: Context, folder: Path) -> Section:
 
 def _metrics(context: Context, truth: dict[int, Sample], *subjects: OnnxSubject) -> list[Metric]:
     """F1 of vehicles of all sizes in each picture, at the small engine's cut; 1 where none is and none is seen."""
-    found: dict[tuple[str, int], detector_eval.Found] = {}
-    cut = judge(subjects[-1].path, context.pictures).cuts[NAMES[VEHICLE]]
-    for subject in subjects:
-        with opened(subject.path) as engine:
-            for key, sample in truth.items():
-                found[subject.name, key] = detector_eval.detect(engine, sample.image)
+    judged = {subject.name: judge(subject.path, context.pictures) for subject in subjects}
+    found = {
+        (name, key): seen
+        for name, j in judged.items()
+        for key, seen in zip(truth, [*j.found[0], *j.found[1]], strict=True)
+    }
+    cut = judged[subjects[-1].name].cuts[NAMES[VEHICLE]]
 
     def f1(subject: Any, sample: Compared, _outputs: Feeds) -> float:
         labelled, seen = truth[id(sample)], found[subject.name, id(sample)]
@@ -555,14 +538,6 @@ def _metrics(context: Context, truth: dict[int, Sample], *subjects: OnnxSubject)
         return 2 * precision * claims / (claims + len(boxes))
 
     return [Metric("F1 of vehicles", f1, GATE_LOSS)]
-
-
-def _gate(title: str, rows: Sequence[Row]) -> Table:
-    return Table(
-        title=title,
-        columns=["check", "found", "", "needed", "held"],
-        rows=[[r.name, float(r.value), {"<=": "≤", ">=": "≥"}[r.relation], float(r.limit), r.passed] for r in rows],
-    )
 
 
 def bundle_step(context: Context, folder: Path) -> Section:
@@ -587,7 +562,8 @@ def bundle_step(context: Context, folder: Path) -> Section:
     precision, recall = judged.at_cut()
     times = _times(context, work)
     share = times["triptych-detector"]["median ms"] / times["fastestdet"]["median ms"]
-    log = _joined(context, folder / DECISIONS_FILE)
+    parts = {step: context.folder(step) / DECISIONS_FILE for step in STEPS[:-1]}
+    log = joined_log(folder / DECISIONS_FILE, asdict(build), parts)
     teacher, student = context.teacher(), context.student()
     graphs = context.folder("teach") / "detector.onnx", work / "detector.onnx"
     weights, read = (
@@ -662,11 +638,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
                 rows=[list(clip.values())],
                 note="No ground truth: boxes of YOLOX-nano scored 0.5 or more are taken for true (lenient: 0.25).",
             ),
-            Table(
-                title="The vehicle's checks",
-                columns=["check", "held", "detail"],
-                rows=[[row.check, row.ok, row.detail] for row in rows],
-            ),
+            vehicle_checks(rows),
         ],
     )
 
@@ -696,16 +668,6 @@ def _times(context: Context, own: Path) -> dict[str, dict[str, float]]:
     for engine in engines.values():
         engine.close()
     return found
-
-
-def _joined(context: Context, path: Path) -> DecisionLog:
-    """All steps' decisions as one chain."""
-    path.unlink(missing_ok=True)
-    log = DecisionLog(path, asdict(context.build))
-    for step in STEPS[:-1]:
-        for decision in read_decisions(context.folder(step) / DECISIONS_FILE):
-            log.add(decision.kind, decision.subject, **{**decision.facts, "step": step})
-    return log
 
 
 TITLES: dict[str, tuple[str, Callable[[Context, Path], Section]]] = {

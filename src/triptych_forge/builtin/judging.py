@@ -19,7 +19,7 @@ from triptych.engines.load import load_engine
 from triptych.engines.protocol import Engine
 from triptych_forge import data, detector_data
 from triptych_forge.data import NAMES, VEHICLE, Sample
-from triptych_forge.detector_eval import SMALL_PX2, Found, average_precision, detect, vehicles_at
+from triptych_forge.detector_eval import SMALL_PX2, Found, detect, mean_average_precision, vehicles_at
 from triptych_forge.detector_release import SCORE_FLOOR, best_cuts_of, manifest_of, write_manifest
 from triptych_forge.report import Cell
 
@@ -64,12 +64,12 @@ class Judged:
     @cached_property
     def ap(self) -> dict[str, float]:
         """AP50 by class on the simulated frames, of the classes labelled there, and ``mean``."""
-        return _ap(self.found[0], self.pictures.carla)
+        return mean_average_precision(self.found[0], self.pictures.carla)
 
     @cached_property
     def ap_scenario(self) -> dict[str, float]:
         """The same on the scenario's."""
-        return _ap(self.found[1], self.pictures.scenario)
+        return mean_average_precision(self.found[1], self.pictures.scenario)
 
     @cached_property
     def cuts(self) -> dict[str, float]:
@@ -87,16 +87,6 @@ class Judged:
             name, self.bytes, self.ap["mean"], self.ap[NAMES[VEHICLE]], *self.at_cut(), *self.at_cut(0.0),
             self.ap_scenario["mean"],
         ]  # fmt: skip
-
-
-def _ap(found: Sequence[Found], samples: Sequence[Sample]) -> dict[str, float]:
-    out = {}
-    for label in samples[0].known:
-        value = average_precision(found, [s.boxes[s.labels == label] for s in samples], label)
-        if not np.isnan(value):
-            out[NAMES[label]] = round(value, 4)
-    out["mean"] = round(float(np.mean(list(out.values()))), 4)
-    return out
 
 
 @contextmanager

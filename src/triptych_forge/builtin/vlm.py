@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from triptych.contract import Frame
 from triptych.engines.load import load_engine
 from triptych_forge.demo.context import Context, progress_of
-from triptych_forge.demo.recipe import BUILT_IN, folder_of
+from triptych_forge.demo.recipe import BUILT_IN, STEPS, folder_of
 from triptych_forge.demo.run import run_demo
 from triptych_forge.detector_data import load_teacher
 from triptych_forge.quantise.accept import measure_alternately
@@ -45,7 +44,7 @@ def bundles_of(work: Path) -> dict[str, Path]:
 
 def release_folder(work: Path) -> Path:
     """Of the last step."""
-    return work / "09-release"
+    return work / f"{len(STEPS) + 1:02d}-release"
 
 
 def release_step(context: Context, folder: Path) -> Section:
@@ -108,7 +107,7 @@ def _judged(context: Context, folder: Path) -> dict[str, Any]:
     if context.data is not None and clip is not None and clip.is_file():
         figures["clip_vehicles"] = judge.vehicles_on_clip(engine, load_teacher(context.data, CLIP_SCORE), clip)
     engine.close()
-    return json.loads(json.dumps(figures))  # type: ignore[no-any-return]
+    return figures
 
 
 def _time_ratio(large: Path, small: Path, runs: int = 60) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from triptych.language.tokeniser import Vocabulary
 from triptych_forge.common import progress_bar
-from triptych_forge.decisions import DecisionLog
+from triptych_forge.decisions import DecisionLog, fresh_log
 from triptych_forge.demo.engines import graph_bytes
 from triptych_forge.demo.recipe import DemoRecipe, folder_of
 from triptych_forge.prune.structured import load_pruned
@@ -25,8 +25,8 @@ TEST_SEED = 3_000_000
 """First seed of the drives that engines are judged on; those for training begin at 0."""
 NOTHING = Real((), ())
 FIGURE_COLUMNS = [
-    "engine", "bytes", "road %", "weather %", "light %", "advice %", "all fields %", "hazard F1", "hazards found %",
-    "hazards false %", "counts within one %",
+    "engine", "bytes", "road %", "weather %", "light %", "advice %", "all fields %", "hazard F1", "found %",
+    "false %", "counts ±1 %",
 ]  # fmt: skip
 
 
@@ -46,10 +46,8 @@ class Context:
         return folder_of(self.work, step)
 
     def log(self, folder: Path) -> DecisionLog:
-        """A fresh decision log in a step's folder: what an interrupted try wrote is not continued."""
-        path = folder / "decisions.jsonl"
-        path.unlink(missing_ok=True)
-        return DecisionLog(path, asdict(self.recipe))
+        """A fresh decision log in a step's folder."""
+        return fresh_log(folder / "decisions.jsonl", asdict(self.recipe))
 
     @property
     def vocabulary(self) -> Vocabulary:

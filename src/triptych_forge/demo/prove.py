@@ -19,7 +19,7 @@ from triptych_forge.adapt.export import export_switchable, write_adapter
 from triptych_forge.adapt.lora import SCENES as WHEN
 from triptych_forge.adapt.lora import Adapter, attach, merge, model_sha256, save_adapter, train_adapter
 from triptych_forge.bundle import CARD_FILE, DECISIONS_FILE, FIDELITY_FILE, RECIPE_FILE, check_bundle, write_bundle
-from triptych_forge.decisions import DecisionLog, canonical, read_decisions
+from triptych_forge.decisions import DecisionLog, canonical, joined_log
 from triptych_forge.demo.context import Context, progress_of
 from triptych_forge.demo.data import decoder_inputs, places, scene_batch, spread
 from triptych_forge.demo.engines import ANY_GOLDEN, describe, golden_of
@@ -28,10 +28,10 @@ from triptych_forge.distil.sequence import Clips, Rows
 from triptych_forge.files import sha256_of
 from triptych_forge.quantise import record
 from triptych_forge.report import Check, Section, Table
+from triptych_forge.sections import gate_table, vehicle_checks
 from triptych_forge.verify.command import load_report, verify
 from triptych_forge.verify.conversion import ConversionLimits, conversion_gate
 from triptych_forge.verify.engines import BundleSubject, TorchSubject, exported_names, heads_of
-from triptych_forge.verify.result import Check as Row
 from triptych_forge.verify.scenes import FIRST_SEED, drive_views, to_samples
 from triptych_forge.vlm.model import Vlm
 from triptych_forge.vlm.release import card, figures, write_manifest
@@ -216,8 +216,8 @@ def verify_step(context: Context, folder: Path) -> Section:
             Check(text=f"Compression gate passed on {report.compression.samples} pictures.", held=report.passed),
         ],
         tables=[
-            _gate("Conversion gate: torch against ONNX Runtime", conversion.checks),
-            _gate("Compression gate: whole student against the small engine", report.compression.checks),
+            gate_table("Conversion gate: torch against ONNX Runtime", conversion.checks),
+            gate_table("Compression gate: whole student against the small engine", report.compression.checks),
             Table(
                 title="By condition",
                 columns=["condition", "metric", "pictures", "whole", "small", "loss"],
@@ -230,14 +230,6 @@ def verify_step(context: Context, folder: Path) -> Section:
     )
 
 
-def _gate(title: str, rows: list[Row]) -> Table:
-    return Table(
-        title=title,
-        columns=["check", "found", "", "needed", "held"],
-        rows=[[r.name, float(r.value), {"<=": "≤", ">=": "≥"}[r.relation], float(r.limit), r.passed] for r in rows],
-    )
-
-
 def bundle_step(context: Context, folder: Path) -> Section:
     """Everything a vehicle needs, and the evidence of how it came to be; checked as the vehicle would."""
     recipe = context.recipe
@@ -246,7 +238,9 @@ def bundle_step(context: Context, folder: Path) -> Section:
     shutil.copytree(chosen, work)
     model, unseen = context.pruned(), context.scenes(test=True)
     training = recipe.training(recipe.student, recipe.student_steps, recipe.teacher_share)
-    log = _joined(context, folder / DECISIONS_FILE)
+    steps = ("distil", "prune", "quantise", "adapt", "verify")
+    parts = {step: context.folder(step) / DECISIONS_FILE for step in steps}
+    log = joined_log(folder / DECISIONS_FILE, asdict(recipe), parts)
     adapters, about = _adapters_to_ship(context, log)
     if adapters:
         shutil.copyfile(context.folder("adapt") / "decoder.onnx", work / "decoder.onnx")
@@ -289,11 +283,7 @@ def bundle_step(context: Context, folder: Path) -> Section:
             *base_check,
         ],
         tables=[
-            Table(
-                title="The vehicle's checks",
-                columns=["check", "held", "detail"],
-                rows=[[row.check, row.ok, row.detail] for row in rows],
-            ),
+            vehicle_checks(rows),
             Table(
                 title="Decisions on record",
                 columns=["kind", "number"],
@@ -355,16 +345,6 @@ def _list_adapters(context: Context, work: Path, adapters: list[str], unseen: Sc
             held=apart <= BASE_DIFFERENCE,
         )
     ]
-
-
-def _joined(context: Context, path: Path) -> DecisionLog:
-    """All steps' decisions as one chain."""
-    path.unlink(missing_ok=True)
-    log = DecisionLog(path, asdict(context.recipe))
-    for step in ("distil", "prune", "quantise", "adapt", "verify"):
-        for decision in read_decisions(context.folder(step) / DECISIONS_FILE):
-            log.add(decision.kind, decision.subject, **{**decision.facts, "step": step})
-    return log
 
 
 def _card(context: Context, work: Path, about_adapters: str) -> str:

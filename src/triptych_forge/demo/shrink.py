@@ -17,13 +17,14 @@ from triptych_forge.demo.engines import ANY_GOLDEN, describe, figures_of, graph_
 from triptych_forge.distil.loop import Options, distil
 from triptych_forge.distil.sequence import SequenceBatch, run_student, run_teacher, sequence_loss
 from triptych_forge.prune.sensitivity import sensitivity
-from triptych_forge.prune.structured import Cost, PruneResult, Target, prune, save_pruned
+from triptych_forge.prune.structured import PruneResult, Target, prune, save_pruned
 from triptych_forge.quantise import record
 from triptych_forge.quantise.accept import accept_if_faster
 from triptych_forge.quantise.measure import Feeds
 from triptych_forge.quantise.ptq import PtqOptions, compare_methods, layers, prepare
 from triptych_forge.quantise.weights import QatPlan, compare_weight_methods, standard_makers
 from triptych_forge.report import Chart, Check, Section, Series, Table
+from triptych_forge.sections import pruning
 from triptych_forge.verify.scenes import SMALL_PX
 from triptych_forge.vlm.model import Shape
 from triptych_forge.vlm.scenes import RENDER_PX, Scenes
@@ -95,18 +96,14 @@ def prune_step(context: Context, folder: Path) -> Section:
 
 def _prune_section(context: Context, pruned: PruneResult, rows: list, losses: list[Series]) -> Section:  # type: ignore[type-arg]
     before, after = pruned.before, pruned.after
-    given = sorted((d for d in pruned.layers if d.group), key=lambda d: -(d.sensitivity or 0.0))
+    exact, tables = pruning(pruned)
     return Section(
         key="",
         title="",
         text=f"{pruned.removed_share:.0%} of the encoder's prunable channels went, the least sensitive first; the "
         "decoder is left to quantisation.",
         checks=[
-            Check(
-                text="The pruned net computes what the whole one does with the same channels set to 0 "
-                f"(difference {pruned.exactness:.1e} of its range).",
-                held=pruned.exactness < 1e-3,
-            ),
+            exact,
             Check(
                 text=f"It reads {before.bytes_read / after.bytes_read:.2f} times fewer bytes.",
                 held=after.bytes_read < before.bytes_read,
@@ -114,24 +111,10 @@ def _prune_section(context: Context, pruned: PruneResult, rows: list, losses: li
         ],
         tables=[
             Table(title="On unseen drives", columns=FIGURE_COLUMNS, rows=rows),
-            Table(
-                title="Cost of one inference",
-                columns=["model", "parameters", "MACs", "bytes read"],
-                rows=[_cost("whole", before), _cost("pruned", after)],
-            ),
-            Table(
-                title="Layers",
-                columns=["layer", "channels before", "channels after", "sensitivity"],
-                rows=[[d.layer, d.channels_before, d.channels_after, d.sensitivity] for d in given],
-                note="Sensitivity: rise of the loss if the layer's weights became 0, from diagonal Fisher information.",
-            ),
+            *tables,
         ],
         charts=[Chart(kind="line", title="Loss while tuning", x_label="step", y_label="loss, nats", series=losses)],
     )  # fmt: skip
-
-
-def _cost(name: str, cost: Cost) -> list:  # type: ignore[type-arg]
-    return [name, cost.parameters, cost.macs, cost.bytes_read]
 
 
 def _smoothed(name: str, losses: tuple[float, ...], points: int = 40) -> Series:
