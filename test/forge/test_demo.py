@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from triptych_forge.demo.data import IN_SCENE, encoder_feed, places, spread  # n
 from triptych_forge.demo.prove import bundle_step  # noqa: E402
 from triptych_forge.demo.recipe import STEPS, DemoRecipe, folder_of  # noqa: E402
 from triptych_forge.demo.run import run_demo  # noqa: E402
-from triptych_forge.demo.shrink import _slices  # noqa: E402
+from triptych_forge.demo.shrink import _slices, prune_step  # noqa: E402
 from triptych_forge.files import sha256_of  # noqa: E402
 from triptych_forge.quantise import record  # noqa: E402
 from triptych_forge.report import read_report  # noqa: E402
@@ -53,7 +54,7 @@ def drawn(seed: int) -> Scenes:
     truths = []
     for drive in range(SHARD):
         light, weather = (Light.DAY, Light.NIGHT)[drive % 2], (Weather.CLEAR, Weather.RAIN)[drive // 2 % 2]
-        road = (Road.HIGHWAY, Road.RURAL, Road.URBAN)[drive % 3]
+        road = (Road.HIGHWAY, Road.RURAL, Road.WORKS)[drive % 3]
         frames[drive] += np.uint8(120 if light is Light.DAY else 0)
         frames[drive, :, :, : STORED_PX[0] // 2] += np.uint8(60 if weather is Weather.RAIN else 0)
         hazards = (Hazard.LEAD_VEHICLE,) if drive % 5 == 0 else ()
@@ -132,15 +133,39 @@ def test_the_calibration_data_are_on_record(out: Path) -> None:
         record.check_recorded([{**f, "frames": f["frames"] // 4} for f in feeds], folder / record.FILE)
 
 
+def test_an_engine_of_several_frames_is_fed_the_earlier_ones() -> None:
+    """As a tier keeps them: half a second apart, the drive's first where there is none."""
+    scenes, shape = drawn(2), SHAPES["full"]
+    later, first = (encoder_feed(scenes, place, shape) for place in ((0, 9), (0, 0)))
+    assert later["frames"].shape == first["frames"].shape == (4, shape.height_px, shape.width_px, 3)
+    assert later["ages_s"].tolist() == [1.5, 1.0, 0.5, 0.0] and not first["ages_s"].any()
+    newest = encoder_feed(scenes, (0, 9), replace(shape, frames=1))
+    assert np.array_equal(later["frames"][3:], newest["frames"]) and newest["ages_s"].tolist() == [0.0]
+    assert np.array_equal(later["frames"][0], encoder_feed(scenes, (0, 3), shape)["frames"][3])
+    assert (first["frames"] == first["frames"][3]).all()
+
+
+def test_a_run_without_controls_tunes_once(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = shutil.copytree(out, tmp_path / "work")
+    monkeypatch.setattr(Context, "scenes", lambda self, test=False: drawn(2 if test else 1))
+    folder = tmp_path / "prune"
+    folder.mkdir()
+    section = prune_step(Context(replace(SMALL, control=False), work), folder)
+    tuned = [row[0] for row in section.tables[0].rows if "tuned, " in str(row[0])]
+    assert tuned == ["pruned, tuned, with distillation"]
+    rows = next(s for s in read_report(out / "report.json").sections if s.key == "prune").tables[0].rows
+    assert [row[0] for row in rows if "tuned, " in str(row[0])] == ["pruned, tuned, truth alone", *tuned]
+
+
 def test_ranges_are_judged_by_slice(out: Path) -> None:
     section = next(s for s in read_report(out / "report.json").sections if s.key == "quantise")
     (table,) = (t for t in section.tables if t.title == "Ranges of the encoder")
-    assert table.columns[2:] == ["night", "rain", "small objects"]
+    assert table.columns[2:] == ["night", "rain", "works", "small objects"]
     assert len(table.rows) == 3 and all(isinstance(e, float) and 0 < e < 1 for row in table.rows for e in row[1:])
     scenes = drawn(2)
     small = _slices(scenes, SHAPES["demo-student"], 1000)["small objects"]
     assert len(small) == SHARD * TICKS // 2
-    assert set(_slices(Scenes(scenes.shards, scenes.truths), SHAPES["demo-student"], 2)) == {"night", "rain"}
+    assert set(_slices(Scenes(scenes.shards, scenes.truths), SHAPES["demo-student"], 2)) == {"night", "rain", "works"}
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from triptych.contract import Light, Weather
+from triptych.contract import Light, Road, Weather
 from triptych.language.tokeniser import Vocabulary
 from triptych_forge.distil.sequence import Clips, Rows, SequenceBatch, pad_rows
 from triptych_forge.quantise.weights import DecoderInput
 from triptych_forge.vlm.batches import Batch, Sampler, token_row
+from triptych_forge.vlm.judge import SPACING_TICKS
 from triptych_forge.vlm.model import Shape, Vlm
 from triptych_forge.vlm.real import Real
-from triptych_forge.vlm.scenes import Scenes, shrink
+from triptych_forge.vlm.scenes import TICK_S, Scenes, shrink
 from triptych_forge.vlm.words import STANDING, Truth
 
-IN_SCENE = {"night": lambda t: t.light is Light.NIGHT, "rain": lambda t: t.weather is Weather.RAIN}
+IN_SCENE = {
+    "night": lambda t: t.light is Light.NIGHT,
+    "rain": lambda t: t.weather is Weather.RAIN,
+    "works": lambda t: t.road is Road.WORKS,
+}
 Place = tuple[int, int]
 
 
@@ -70,13 +75,22 @@ def spread(found: list[Place], count: int, offset: int = 0) -> list[Place]:
 
 
 def picture(scenes: Scenes, place: Place, shape: Shape) -> npt.NDArray[np.uint8]:
-    """(1, H, W, 3) uint8 BGR, as the exported encoder takes it."""
-    return shrink(scenes.frame(*place), (shape.width_px, shape.height_px))[None]
+    """(N, H, W, 3) uint8 BGR, as the exported encoder takes it: the newest last, the earlier as a tier has them."""
+    size = (shape.width_px, shape.height_px)
+    return np.stack([shrink(scenes.frame(place[0], tick), size) for tick in _ticks(place, shape)])
+
+
+def _ticks(place: Place, shape: Shape) -> list[int]:
+    return [max(0, place[1] - SPACING_TICKS * back) for back in reversed(range(shape.frames))]
+
+
+def _ages_s(place: Place, shape: Shape) -> npt.NDArray[np.float32]:
+    return np.array([(place[1] - tick) * TICK_S for tick in _ticks(place, shape)], np.float32)
 
 
 def encoder_feed(scenes: Scenes, place: Place, shape: Shape) -> dict[str, npt.NDArray[Any]]:
     """What the exported encoder is fed."""
-    return {"frames": picture(scenes, place, shape), "ages_s": np.zeros(1, np.float32)}
+    return {"frames": picture(scenes, place, shape), "ages_s": _ages_s(place, shape)}
 
 
 def true_row(vocabulary: Vocabulary, truth: Truth) -> tuple[list[int], list[int]]:
@@ -92,7 +106,7 @@ def decoder_inputs(model: Vlm, vocabulary: Vocabulary, scenes: Scenes, chosen: l
     inputs = []
     for place in chosen:
         frames = torch.from_numpy(picture(scenes, place, model.shape))[None]
-        memory = model.encoder(frames, torch.zeros(1, 1))
+        memory = model.encoder(frames, torch.from_numpy(_ages_s(place, model.shape))[None])
         prompt, answer = true_row(vocabulary, scenes.truths[place[0]][place[1]])
         ids = np.array([*prompt, *answer[:-1]], np.int64)
         inputs.append(DecoderInput(ids, tuple(m.numpy() for m in memory)))
@@ -104,7 +118,7 @@ def scene_batch(vocabulary: Vocabulary, scenes: Scenes, chosen: list[Place], sha
     frames = torch.from_numpy(np.stack([picture(scenes, place, shape) for place in chosen]))
     pairs = [true_row(vocabulary, scenes.truths[d][t]) for d, t in chosen]
     rows = pad_rows([p for p, _ in pairs], [a for _, a in pairs], vocabulary.pad)
-    return Clips(frames, torch.zeros(len(chosen), 1)), rows
+    return Clips(frames, torch.from_numpy(np.stack([_ages_s(place, shape) for place in chosen]))), rows
 
 
 def quiet_opencv() -> None:

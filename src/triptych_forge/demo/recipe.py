@@ -10,7 +10,7 @@ from triptych_forge.vlm.train import RECIPES, Recipe
 NAME = "forge-demo"
 TEACHER, STUDENT = "demo-teacher", "demo-student"
 STEPS = ("render", "teach", "distil", "prune", "quantise", "adapt", "verify", "bundle")
-SCENES = ("night", "rain")
+SCENES = ("night", "rain", "works")
 """Adapters are made for these."""
 
 
@@ -29,7 +29,7 @@ class DemoRecipe:
         tune_steps: of training after pruning.
         calibration: pictures that ranges are taken from; as many more are held out.
         qat_steps: of quantisation-aware training of the decoder.
-        adapter_steps, rank: of the adapters.
+        adapter_steps, adapter_batches, rank: of the adapters: training, how many batches of 16 pictures, size.
         verify_positions: tokens compared under teacher forcing.
         max_loss: greatest loss of the compressed engine that the compression gate takes.
         teacher_share: of the teacher's word against the truth's.
@@ -37,7 +37,7 @@ class DemoRecipe:
         engine: name of what comes out.
         teacher, student: their shapes, of :data:`triptych_forge.vlm.model.SHAPES`.
         real: learn from real and foreign pictures too, where the data folder has them.
-        control: train the student without its teacher too, and try to mend its alignment.
+        control: train and tune the student without its teacher too, and try to mend its alignment.
     """
 
     seed: int = 41
@@ -52,6 +52,7 @@ class DemoRecipe:
     calibration: int = 48
     qat_steps: int = 80
     adapter_steps: int = 80
+    adapter_batches: int = 24
     rank: int = 4
     verify_positions: int = 9985
     max_loss: float = 0.05
@@ -86,10 +87,11 @@ BUILT_IN = DemoRecipe(
     teacher_steps=RECIPES["full"].steps,
     student_steps=RECIPES["distilled"].steps,
     batch=RECIPES["distilled"].batch,
-    tune_steps=800,
+    tune_steps=1500,
     calibration=96,
     qat_steps=300,
-    adapter_steps=200,
+    adapter_steps=400,
+    adapter_batches=200,
     max_loss=0.03,
     timed_runs=200,
     engine="triptych-distilled",

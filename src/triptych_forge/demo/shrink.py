@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from triptych_forge.decisions import DecisionLog
 from triptych_forge.demo.context import FIGURE_COLUMNS, SHAPES, Context, figure_row, progress_of
 from triptych_forge.demo.data import IN_SCENE, Place, decoder_inputs, encoder_feed, places, sequence_batches, spread
 from triptych_forge.demo.engines import ANY_GOLDEN, describe, figures_of, graph_bytes, write_engine
-from triptych_forge.distil.loop import Options, distil
+from triptych_forge.distil.loop import Options, Run, distil
 from triptych_forge.distil.sequence import SequenceBatch, run_student, run_teacher, sequence_loss
 from triptych_forge.prune.sensitivity import sensitivity
 from triptych_forge.prune.structured import PruneResult, Target, prune, save_pruned
@@ -43,6 +44,17 @@ NOISE = 0.05
 def run_all(model: nn.Module, *inputs: Tensor) -> object:
     """Everything that must stay consistent: logits and what is where."""
     return model(*inputs)
+
+
+def in_bfloat16(run: Run) -> Run:
+    """``run`` as the models were trained: matrices in bfloat16, what comes out in float32."""
+
+    def mixed(model: nn.Module, batch: SequenceBatch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out: Tensor = run(model, batch)
+        return out.float()
+
+    return mixed
 
 
 def prune_step(context: Context, folder: Path) -> Section:
@@ -76,14 +88,16 @@ def prune_step(context: Context, folder: Path) -> Section:
         engine = write_engine(result.model, recipe, folder / name.replace(" ", "-"))  # type: ignore[arg-type]
         rows.append(figure_row(f"pruned, {name}, not tuned", engine, figures_of(engine, unseen)))
     losses: list[Series] = []
-    for name, alpha in (("truth alone", 1.0), ("with distillation", 1.0 - context.recipe.teacher_share)):
+    controls = [("truth alone", 1.0)] if context.recipe.control else []
+    for name, alpha in (*controls, ("with distillation", 1.0 - context.recipe.teacher_share)):
         model = copy.deepcopy(pruned.model)
         with progress_of(f"tuning, {name}") as progress:
             outcome = distil(
                 model, teacher, lambda step: _batches(context, 200_000 + step), sequence_loss(alpha, 1.5),
                 context.recipe.tune_steps, TUNE_RATE, folder / f"{name.replace(' ', '-')}.safetensors", log, progress,
                 options=Options(warm_up_steps=20, average=0.98, clip_norm=1.0), seed=context.recipe.seed,
-                run_student=run_student, run_teacher=run_teacher, subject=f"pruned student, {name}",
+                run_student=in_bfloat16(run_student), run_teacher=in_bfloat16(run_teacher),
+                subject=f"pruned student, {name}",
             )  # fmt: skip
         kept[name] = model
         engine = write_engine(model, recipe, folder / f"tuned-{name.replace(' ', '-')}")  # type: ignore[arg-type]
