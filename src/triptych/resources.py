@@ -49,6 +49,23 @@ def resource(*parts: str) -> Path:
     return path
 
 
+def library(name: str) -> Path:
+    """An installed shared library of this package: below ``lib/`` of a prefix that knows the package.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    prefixes = list(_prefixes(os.environ))
+    for prefix in prefixes:
+        if (prefix / "lib" / name).is_file():
+            return prefix / "lib" / name
+    raise ConfigError(
+        f"{name} is not installed",
+        where=os.pathsep.join(map(str, prefixes)),
+        remedy="install the package (pip install, or colcon build and source install/setup.bash)",
+    )
+
+
 def source_tree() -> Path | None:
     """The source tree this module runs from, or None when it is installed."""
     tree = Path(__file__).resolve().parents[2]

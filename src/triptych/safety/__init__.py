@@ -1,0 +1,17 @@
+"""The safety core's side in Python: its records, its parameters, its library (sources: ``src/safety_core``)."""
+
+from triptych.safety.library import Library, Loop, SafetyCore
+from triptych.safety.limits import SafetyLimits
+from triptych.safety.words import Cause, Command, command_of, constraint_record, motion_record
+
+__all__ = [
+    "Cause",
+    "Command",
+    "Library",
+    "Loop",
+    "SafetyCore",
+    "SafetyLimits",
+    "command_of",
+    "constraint_record",
+    "motion_record",
+]
