@@ -157,6 +157,18 @@ def test_a_run_without_controls_tunes_once(out: Path, tmp_path: Path, monkeypatc
     assert [row[0] for row in rows if "tuned, " in str(row[0])] == ["pruned, tuned, truth alone", *tuned]
 
 
+def test_another_recipe_does_not_stumble_over_an_old_checkpoint(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = shutil.copytree(out, tmp_path / "work")
+    folder = folder_of(work, "prune")
+    (before,) = folder.glob("tuning-with-distillation-*.safetensors")
+    monkeypatch.setattr(Context, "scenes", lambda self, test=False: drawn(2 if test else 1))
+    prune_step(Context(replace(SMALL, tune_steps=5, control=False), work), folder)
+    (after,) = folder.glob("tuning-with-distillation-*.safetensors")
+    assert after != before
+
+
 def test_ranges_are_judged_by_slice(out: Path) -> None:
     section = next(s for s in read_report(out / "report.json").sections if s.key == "quantise")
     (table,) = (t for t in section.tables if t.title == "Ranges of the encoder")

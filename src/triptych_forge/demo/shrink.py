@@ -94,7 +94,7 @@ def prune_step(context: Context, folder: Path) -> Section:
         with progress_of(f"tuning, {name}") as progress:
             outcome = distil(
                 model, teacher, lambda step: _batches(context, 200_000 + step), sequence_loss(alpha, 1.5),
-                context.recipe.tune_steps, TUNE_RATE, folder / f"{name.replace(' ', '-')}.safetensors", log, progress,
+                context.recipe.tune_steps, TUNE_RATE, _checkpoint(context, folder, name), log, progress,
                 options=Options(warm_up_steps=20, average=0.98, clip_norm=1.0), seed=context.recipe.seed,
                 run_student=in_bfloat16(run_student), run_teacher=in_bfloat16(run_teacher),
                 subject=f"pruned student, {name}",
@@ -106,6 +106,16 @@ def prune_step(context: Context, folder: Path) -> Section:
     save_pruned(folder / "pruned.safetensors", kept["with distillation"])
     log.add("prune.taken", "with distillation", rows={str(r[0]): r[1:] for r in rows})
     return _prune_section(context, pruned, rows, losses)
+
+
+def _checkpoint(context: Context, folder: Path, name: str) -> Path:
+    """Of this recipe; those of others are removed, since a run can only go on with its own."""
+    stem = f"tuning-{name.replace(' ', '-')}-"
+    own = folder / f"{stem}{context.recipe.sha256[:12]}.safetensors"
+    for other in folder.glob(f"{stem}*.safetensors"):
+        if other != own:
+            other.unlink()
+    return own
 
 
 def _prune_section(context: Context, pruned: PruneResult, rows: list, losses: list[Series]) -> Section:  # type: ignore[type-arg]
