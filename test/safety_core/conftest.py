@@ -12,11 +12,9 @@ from triptych.safety import Library
 SOURCES = Path(__file__).parents[2] / "src" / "safety_core"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", f"-I{SOURCES}")
 
-Compile = Callable[..., Path]
-
 
 @pytest.fixture(scope="session")
-def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Compile C files with strict warnings: ``compile_c(name, *files and options, compiler="cc")`` gives the result."""
 
     def compiled(name: str, *arguments: str | Path, compiler: str = "cc") -> Path:
@@ -32,7 +30,7 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 
 @pytest.fixture(scope="session")
-def library(compile_c: Compile) -> Library:
+def library(compile_c: Callable[..., Path]) -> Library:
     return Library(
         compile_c(
             "libtriptych_safety_core.so",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -134,7 +135,7 @@ def command_of(record: bytes, stamp_ns: int) -> Command | None:
     )
 
 
-def _milli(name: str, value: float, rounded: object) -> int:
+def _milli(name: str, value: float, rounded: Callable[[float], int]) -> int:
     if not math.isfinite(value) or abs(value) * 1000 > _RANGE:
         raise InputError("must be finite and fit into 32 bits of thousandths", field=name, value=value)
-    return int(rounded(value * 1000))  # type: ignore[operator]
+    return rounded(value * 1000)

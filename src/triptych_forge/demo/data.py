@@ -15,10 +15,9 @@ from triptych.language.tokeniser import Vocabulary
 from triptych_forge.distil.sequence import Clips, Rows, SequenceBatch, pad_rows
 from triptych_forge.quantise.weights import DecoderInput
 from triptych_forge.vlm.batches import Batch, Sampler, token_row
-from triptych_forge.vlm.judge import SPACING_TICKS
 from triptych_forge.vlm.model import Shape, Vlm
 from triptych_forge.vlm.real import Real
-from triptych_forge.vlm.scenes import TICK_S, Scenes, shrink
+from triptych_forge.vlm.scenes import TICK_S, Scenes, history, shrink
 from triptych_forge.vlm.words import STANDING, Truth
 
 IN_SCENE = {
@@ -77,15 +76,11 @@ def spread(found: list[Place], count: int, offset: int = 0) -> list[Place]:
 def picture(scenes: Scenes, place: Place, shape: Shape) -> npt.NDArray[np.uint8]:
     """(N, H, W, 3) uint8 BGR, as the exported encoder takes it: the newest last, the earlier as a tier has them."""
     size = (shape.width_px, shape.height_px)
-    return np.stack([shrink(scenes.frame(place[0], tick), size) for tick in _ticks(place, shape)])
-
-
-def _ticks(place: Place, shape: Shape) -> list[int]:
-    return [max(0, place[1] - SPACING_TICKS * back) for back in reversed(range(shape.frames))]
+    return np.stack([shrink(scenes.frame(place[0], tick), size) for tick in history(place[1], shape.frames)])
 
 
 def _ages_s(place: Place, shape: Shape) -> npt.NDArray[np.float32]:
-    return np.array([(place[1] - tick) * TICK_S for tick in _ticks(place, shape)], np.float32)
+    return np.array([(place[1] - tick) * TICK_S for tick in history(place[1], shape.frames)], np.float32)
 
 
 def encoder_feed(scenes: Scenes, place: Place, shape: Shape) -> dict[str, npt.NDArray[Any]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from triptych_forge.decisions import canonical
 from triptych_forge.vlm.train import RECIPES, Recipe
 
 NAME = "forge-demo"
@@ -65,11 +63,6 @@ class DemoRecipe:
     student: str = STUDENT
     real: bool = False
     control: bool = True
-
-    @property
-    def sha256(self) -> str:
-        """Of all its numbers."""
-        return sha256(canonical(asdict(self)).encode()).hexdigest()
 
     def training(self, model: str, steps: int, teacher_share: float = 0.0) -> Recipe:
         """The training recipe of one model."""

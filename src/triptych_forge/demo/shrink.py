@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from triptych_forge.decisions import DecisionLog
+from triptych_forge.decisions import DecisionLog, config_hash
 from triptych_forge.demo.context import FIGURE_COLUMNS, SHAPES, Context, figure_row, progress_of
 from triptych_forge.demo.data import IN_SCENE, Place, decoder_inputs, encoder_feed, places, sequence_batches, spread
 from triptych_forge.demo.engines import ANY_GOLDEN, describe, figures_of, graph_bytes, write_engine
@@ -111,7 +111,7 @@ def prune_step(context: Context, folder: Path) -> Section:
 def _checkpoint(context: Context, folder: Path, name: str) -> Path:
     """Of this recipe; those of others are removed, since a run can only go on with its own."""
     stem = f"tuning-{name.replace(' ', '-')}-"
-    own = folder / f"{stem}{context.recipe.sha256[:12]}.safetensors"
+    own = folder / f"{stem}{config_hash(asdict(context.recipe))[:12]}.safetensors"
     for other in folder.glob(f"{stem}*.safetensors"):
         if other != own:
             other.unlink()

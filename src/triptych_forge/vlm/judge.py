@@ -14,10 +14,8 @@ from triptych.contract import Advice, DetectionClass, Detections, Frame, Hazard,
 from triptych.engines.protocol import Engine
 from triptych.language.grammar import Grammar
 from triptych.language.tokeniser import Vocabulary
-from triptych_forge.vlm.scenes import COUNTED_HEIGHT, TICK_S, Scenes
+from triptych_forge.vlm.scenes import COUNTED_HEIGHT, TICK_S, Scenes, history
 from triptych_forge.vlm.words import ASKED, STANDING, Topic, Truth, answer_tokens, make_vocabulary, truth_of
-
-SPACING_TICKS = 2
 
 
 @dataclass
@@ -120,8 +118,7 @@ def clips(scenes: Scenes, every: int) -> list[tuple[int, int]]:
 
 def frames_at(scenes: Scenes, drive: int, tick: int, count: int) -> list[Frame]:
     """``count`` frames half a second apart ending at ``tick``."""
-    ticks = [max(0, tick - SPACING_TICKS * back) for back in reversed(range(count))]
-    return [Frame(scenes.frame(drive, t), int(t * TICK_S * 1e9), t + 1) for t in ticks]
+    return [Frame(scenes.frame(drive, t), int(t * TICK_S * 1e9), t + 1) for t in history(tick, count)]
 
 
 def judge(engine: Engine, scenes: Scenes, every: int = 2, done: Callable[[int, int], None] | None = None) -> Figures:

@@ -32,6 +32,8 @@ from triptych_forge.vlm.words import Truth
 
 TICK_S = 0.25
 """Time between two stored frames of a drive."""
+SPACING_TICKS = 2
+"""Between two frames that an engine of several frames looks at."""
 TICKS = 16
 LOOK_AHEAD_S = 40.0
 """A drive is entered somewhere up to this; in every second one where the most that is rare happens."""
@@ -84,6 +86,11 @@ class Scenes:
     def clip(self, drive: int, ticks: Sequence[int]) -> npt.NDArray[np.uint8]:
         """Several pictures (N, H, W, 3) of one drive."""
         return np.stack([self.frame(drive, tick) for tick in ticks])
+
+
+def history(tick: int, count: int) -> list[int]:
+    """Ticks of ``count`` frames as a tier has them at ``tick``: half a second apart, oldest first, none before 0."""
+    return [max(0, tick - SPACING_TICKS * back) for back in reversed(range(count))]
 
 
 def scenario_hash() -> str:

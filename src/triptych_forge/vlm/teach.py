@@ -13,14 +13,13 @@ from triptych.language.tokeniser import Vocabulary
 from triptych_forge.common import progress_bar
 from triptych_forge.vlm.batches import Taught
 from triptych_forge.vlm.model import Vlm
-from triptych_forge.vlm.scenes import TICK_S, Scenes, scenario_hash, shrink
+from triptych_forge.vlm.scenes import TICK_S, Scenes, history, scenario_hash, shrink
 from triptych_forge.vlm.words import STANDING, answer_tokens
 
 POSITIONS = 15
 """Road, weather, light, three counts, at most eight hazards, advice."""
 TEMPERATURE = 1.5
 """Softens the teacher; the usual range is 1 to 4, and at 4 rare tokens would drown the likely ones here."""
-SPACING_TICKS = 2
 
 
 def taught_by(teacher: Vlm, vocabulary: Vocabulary, scenes: Scenes, cache: Path, batch: int = 16) -> Taught:
@@ -43,7 +42,7 @@ def taught_by(teacher: Vlm, vocabulary: Vocabulary, scenes: Scenes, cache: Path,
             some = places[start : start + batch]
             frames, ages, rows, lengths = [], [], [], []
             for drive, tick in some:
-                chosen = [max(0, tick - SPACING_TICKS * back) for back in reversed(range(count))]
+                chosen = history(tick, count)
                 frames.append(np.stack([shrink(picture, size) for picture in scenes.clip(drive, chosen)]))
                 ages.append([(tick - at) * TICK_S for at in chosen])
                 answer, _ = answer_tokens(vocabulary, scenes.truths[drive][tick], STANDING)
