@@ -236,8 +236,6 @@ tsc_command tsc_step(tsc_core *core, const tsc_limits *l, const uint32_t *constr
     if (!core->started) {
         core->started = true;
         core->cycle_ms = now_ms;
-        core->constraint_ms = now_ms;
-        core->motion_ms = now_ms;
     }
     const int32_t elapsed_ms = (int32_t)since(now_ms, core->cycle_ms);
     core->cycle_ms = now_ms;

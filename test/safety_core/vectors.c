@@ -434,6 +434,95 @@ static void paused(void) {
     EXPECT(CAUSES == (TSC_SUPERVISOR_SILENT | TSC_VEHICLE_SILENT) && LIMIT == 0);
 }
 
+/* What is allowed is allowed up to the limit itself, and what lies just beyond it is not. */
+static void at_the_limits(void) {
+    begin("parameters at their ends");
+    limits.trend_window_ms = 1000u;
+    EXPECT(tsc_limits_ok(&limits));
+
+    begin("all flags at once are possible");
+    healthy(10000);
+    constraint[TSC_FLAGS] = TSC_ALL_FLAGS;
+    reseal();
+    tick();
+    EXPECT(FLAGS == TSC_ALL_FLAGS);
+
+    for (int sign = -1; sign <= 1; sign += 2) {
+        for (int32_t over = 0; over <= 1; over++) {
+            begin("a change of speed at the limit of what a vehicle can do");
+            limits.trend_window_ms = 0u;
+            healthy(20000); /* its last record is 20 ms old when the next one comes */
+            const int32_t reach_mmps = (limits.acceleration_max_mmps2 * 20) / 1000;
+            move(20000 + sign * (reach_mmps + limits.speed_noise_mmps + over), 0);
+            tick();
+            EXPECT(core.jumps == (uint32_t)over);
+            /* a jump is followed as far as a vehicle can go, in its direction */
+            EXPECT(core.speed_mmps == 20000 + sign * (reach_mmps + (over ? 0 : limits.speed_noise_mmps)));
+        }
+    }
+
+    for (int32_t over = 0; over <= 1; over++) {
+        begin("an unexplained change of speed at its limit");
+        limits.acceleration_max_mmps2 = 50000;
+        say(TSC_NOMINAL, 30000);
+        move(10000, 0);
+        tick();
+        const uint32_t began_ms = now_ms;
+        while (now_ms - began_ms < limits.trend_window_ms - 10u) {
+            say(TSC_NOMINAL, 30000);
+            move(10000, 0);
+            tick();
+        }
+        EXPECT(core.window_ms == began_ms);
+        move(10000 + limits.trend_max_mmps + over, 0);
+        tick();
+        EXPECT(core.window_ms == now_ms && core.contradictions == (uint32_t)over);
+    }
+
+    begin("no time has passed in the first cycle");
+    say(TSC_NOMINAL, 5000);
+    move(10000, 0);
+    tick();
+    EXPECT(core.ceiling_mmps == 10000 + limits.slack_mmps);
+
+    begin("the ceiling itself is kept");
+    healthy(10000);
+    core.ceiling_mmps = 10000;
+    move(10000, 0);
+    tick();
+    EXPECT(core.excesses == 0u);
+
+    begin("silence as long as the timeout is none");
+    healthy(10000);
+    const uint32_t last_ms = core.motion_ms;
+    while (now_ms - last_ms < limits.vehicle_timeout_ms) {
+        say(TSC_NOMINAL, 30000);
+        tick();
+    }
+    EXPECT(CAUSES == 0u);
+    tick();
+    EXPECT(CAUSES == TSC_VEHICLE_SILENT);
+
+    begin("the limit of standstill is standstill");
+    healthy(0);
+    run(100u, TSC_L1, 0, limits.standstill_mmps, 0);
+    run(40u, TSC_NOMINAL, 10000, limits.standstill_mmps, 0);
+    EXPECT(CAUSES == 0u);
+    begin("and what is beyond is not");
+    healthy(0);
+    run(100u, TSC_L1, 0, limits.standstill_mmps + 1, 0);
+    run(40u, TSC_NOMINAL, 10000, limits.standstill_mmps + 1, 0);
+    EXPECT(CAUSES == TSC_FORBIDDEN);
+
+    begin("the driver's time does not count as an excess of automation");
+    healthy(10000);
+    core.excesses = 2u;
+    motion[TSC_DRIVER] = 1u;
+    move(10000, 0);
+    tick();
+    EXPECT(core.excesses == 0u && core.ceiling_mmps > 40000);
+}
+
 static void through_the_block(void) {
     begin("through the block");
     static tsc_block block;
@@ -466,6 +555,7 @@ int main(void) {
     trend();
     harder_braking();
     paused();
+    at_the_limits();
     through_the_block();
     return 0;
 }
