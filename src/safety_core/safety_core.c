@@ -255,15 +255,22 @@ tsc_command tsc_step(tsc_core *core, const tsc_limits *l, const uint32_t *constr
         present |= take_constraint(core, l, constraint, now_ms);
     }
 
-    const bool waiting = (!core->constraint_heard) || (!core->motion_heard);
+    /* Until the vehicle may move it is held anyway: who falls silent then is still starting. */
+    const uint32_t silence = (uint32_t)TSC_SUPERVISOR_SILENT | (uint32_t)TSC_VEHICLE_SILENT;
+    const bool starting = (!core->released) && ((present & silence) != 0u);
+    const bool waiting = (!core->constraint_heard) || (!core->motion_heard) || starting;
     const bool driver = core->motion_heard && !vehicle_silent && (core->motion[TSC_DRIVER] == 1u);
     if (waiting || driver) {
         begin_anew(core);
+        if (!driver) {
+            core->causes |= present & (uint32_t)TSC_FORBIDDEN;
+        }
     } else {
         present |= (core->jumps >= l->confirmations) ? (uint32_t)TSC_SPEED_IMPLAUSIBLE : 0u;
         present |= (core->contradictions >= 2u) ? (uint32_t)TSC_TREND : 0u;
         present |= (core->excesses >= l->confirmations) ? (uint32_t)TSC_TOO_FAST : 0u;
         core->causes |= present;
+        core->released = core->released || ((core->causes == 0u) && (core->constraint[TSC_LIMIT] != 0u));
         obey_reset(core, l, present);
         move_ceiling(core, l, (core->causes != 0u) ? 0 : limit_of(core, l), elapsed_ms);
     }

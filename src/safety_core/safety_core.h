@@ -83,6 +83,7 @@ typedef struct {
     uint32_t motion[TSC_MOTION_WORDS];
     uint32_t constraint_ms, motion_ms, cycle_ms; /* when */
     bool started, constraint_heard, motion_heard;
+    bool released;         /* the vehicle was allowed to move: from then on silence is a fault, not a start */
     int32_t speed_mmps;    /* what the vehicle's speed may be at most, given what it was */
     int32_t ceiling_mmps;  /* what it may be now, on its way down to the limit */
     uint32_t jumps, excesses, contradictions; /* suspicions in a row */

@@ -325,7 +325,7 @@ def _replay_live(
     plan = session.Plan(
         "replay",
         source.name,
-        [*session.stack_specs(file, engines, tiers, view=view), player],
+        [*session.stack_specs(file, engines, tiers, view=view, vehicle=False), player],
         folder,
         data=source,
         settings=settings,

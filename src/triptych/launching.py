@@ -196,7 +196,12 @@ def _shared(
     wanted = {"detector": True, **{key: truth(key, values[key]) for key in ("distilled", "full")}}
     params = params_file(_path(values["params"]))
     specs = stack_specs(
-        params, {}, [t for t in Tier if wanted[t.key]], view=truth("view", values["view"]), remaps=remaps
+        params,
+        {},
+        [t for t in Tier if wanted[t.key]],
+        view=truth("view", values["view"]),
+        vehicle=mode != "replay",
+        remaps=remaps,
     )
     if values["out"]:
         tiers = ",".join(spec.name for spec in specs if spec.name in TIERS)

@@ -49,18 +49,22 @@ def stack_specs(
     tiers: Sequence[Tier],
     *,
     view: bool,
+    vehicle: bool = True,
     remaps: Mapping[str, str] | None = None,
 ) -> list[NodeSpec]:
-    """The supervisor, the tiers and, if wanted, the view.
+    """The supervisor, the safety core, the tiers and, if wanted, the view.
 
     Args:
         engines: engine of a tier where it is not the built-in one.
         tiers: those to start; the supervisor is told which of the VLM tiers to expect.
+        vehicle: something obeys the stack; a recording does not, and there is nothing for the safety core to check.
         remaps: for every node, e.g. the camera topic.
     """
     expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
     shared = dict(remaps or {})
     specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
+    if vehicle:
+        specs.append(node("safety_core", "safety_core_node", params, remaps=shared))
     for tier in tiers:
         own = {"engine": engines[tier]} if tier in engines else {}
         specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))

@@ -141,6 +141,42 @@ static void waits(void) {
     EXPECT(CAUSES == TSC_WAITING);
 }
 
+static void starts(void) {
+    begin("who falls silent before the vehicle may move is still starting");
+    run(100u, TSC_INITIALISING, 0, 0, 0);
+    EXPECT(CAUSES == 0u && STATE == TSC_INITIALISING && !core.released);
+    for (int i = 0; i < 30; i++) {
+        say(TSC_INITIALISING, 0);
+        tick();
+    }
+    EXPECT(CAUSES == TSC_WAITING && LIMIT == 0 && STATE == TSC_INITIALISING);
+    for (int i = 0; i < 30; i++) {
+        move(0, 0);
+        tick();
+    }
+    EXPECT(CAUSES == TSC_WAITING);
+    run(40u, TSC_NOMINAL, 20000, 0, 0);
+    EXPECT(CAUSES == 0u && LIMIT == 20000 && core.released);
+    story = "afterwards silence is a fault";
+    for (int i = 0; i < 30; i++) {
+        say(TSC_NOMINAL, 20000);
+        tick();
+    }
+    EXPECT(CAUSES == TSC_VEHICLE_SILENT && LIMIT == 0);
+
+    begin("a vehicle that does not stop before it may move is a fault all the same");
+    run(12000u, TSC_INITIALISING, 0, 20000, 0);
+    EXPECT(CAUSES == TSC_TOO_FAST && !core.released);
+
+    begin("what is forbidden before the vehicle is heard stays forbidden");
+    say(TSC_INITIALISING, 5000);
+    tick();
+    EXPECT(CAUSES == TSC_WAITING && LIMIT == 0);
+    move(0, 0);
+    tick();
+    EXPECT(CAUSES == TSC_FORBIDDEN && LIMIT == 0 && !core.released);
+}
+
 static void supervisor_dies(void) {
     begin("a dead supervisor ends in a stop, in time");
     healthy(10000);
@@ -544,6 +580,7 @@ int main(void) {
     known_crc();
     passes_through();
     waits();
+    starts();
     supervisor_dies();
     reset_with_cause();
     old_resets();

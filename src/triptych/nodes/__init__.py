@@ -1,6 +1,7 @@
 """The ROS 2 nodes: each module ``*_node`` runs as ``python -m triptych.nodes.<module>`` and as an installed executable.
 
-Executables: ``tier_node``, ``supervisor_node``, ``scenario_node``, ``view_node``, ``recorder_node``, ``replay_node``.
+Executables: ``tier_node``, ``supervisor_node``, ``safety_core_node``, ``scenario_node``, ``view_node``,
+``recorder_node``, ``replay_node``.
 """
 
 import itertools

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
+from triptych.safety.limits import SafetyLimits
 from triptych.supervisor.config import SupervisorConfig, config_error
 
 M = TypeVar("M", bound=BaseModel)
@@ -96,6 +97,29 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     )
 
 
+class SafetyCoreParams(SafetyLimits, NodeParams):
+    """The safety core: the last hop between the supervisor and the vehicle."""
+
+    trend_window_s: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Window in which speed and acceleration are compared; 0: odometry gives no acceleration.",
+    )
+    cycle_period_s: float = Field(0.01, ge=0.001, le=0.1, description="Period of the core's cycles.")
+    repeat_period_s: float = Field(
+        0.05, ge=0.01, le=0.1, description="A command is sent at once when it changes, and at least this often."
+    )
+    driver_fresh_s: float = Field(
+        0.5, gt=0, le=5, description="A driver of whom nothing was heard for longer does not drive."
+    )
+    block: str = Field(
+        "",
+        max_length=400,
+        description="File to be mapped as the core's block, such as /dev/shm/triptych; empty: memory of the process.",
+    )
+
+
 class ScenarioParams(NodeParams):
     """The closed-loop driving scenario: camera, odometry and driver; obeys the motion constraint."""
 
@@ -139,7 +163,7 @@ class ScenarioParams(NodeParams):
         0.0, ge=0, le=60, description="Publishes odometry and driver at once, the first frame after this long."
     )
     constraint_timeout_s: float = Field(
-        0.15, gt=0, le=1.0, description="Silence of the supervisor after which the vehicle acts on its safe default."
+        0.15, gt=0, le=1.0, description="Silence of the command after which the vehicle acts on its safe default."
     )
 
 
@@ -228,6 +252,7 @@ NODES: dict[str, NodeSchema] = {
     "distilled": NodeSchema("tier_node", TierParams),
     "full": NodeSchema("tier_node", TierParams),
     "supervisor": NodeSchema("supervisor_node", SupervisorParams),
+    "safety_core": NodeSchema("safety_core_node", SafetyCoreParams),
     "scenario": NodeSchema("scenario_node", ScenarioParams),
     "view": NodeSchema("view_node", ViewParams),
     "recorder": NodeSchema("recorder_node", RecorderParams),

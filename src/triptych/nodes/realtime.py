@@ -38,6 +38,7 @@ class Role:
 
 
 ROLES: dict[str, Role] = {
+    "safety_core": Role(True, 40, -18, 0),
     "supervisor": Role(True, 30, -15, 0),
     "detector": Role(True, 20, -10, 24),
     "camera": Role(True, 10, -5, 24),
@@ -47,7 +48,8 @@ ROLES: dict[str, Role] = {
     "recorder": Role(False, 0, 0, 32),  # its times of receipt are evidence: starved, it would blame the senders
     "none": Role(False, 0, 0, 0),
 }
-"""By name of the role. The supervisor may interrupt the detector, the detector a camera that renders the next frame."""
+"""By name of the role. The safety core may interrupt all others, the supervisor the detector, the detector a camera
+that renders the next frame."""
 
 _CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 _USABLE = tuple(sorted(os.sched_getaffinity(0)))  # before anybody narrows it

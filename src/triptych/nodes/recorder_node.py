@@ -102,6 +102,7 @@ class RecorderNode(Node):  # type: ignore[misc]
             add(topics.STATUSES[tier], TierStatus, _QOS, self._on_status)
         add(topics.STATE, DegradationState, LATCHED_QOS, self._on_state)
         add(topics.CONSTRAINT, MotionConstraint, _QOS, self._on_constraint)
+        add(topics.COMMAND, MotionConstraint, _QOS, lambda t_ns, msg: None)
         add(topics.VERDICTS, Verdicts, _QOS, self._on_verdicts)
         add(topics.ODOMETRY, OdometryMsg, _ANY_QOS, self._on_odometry)
         add(topics.DRIVER_STATE, DriverStateMsg, _ANY_QOS, self._on_driver)

@@ -1,7 +1,8 @@
 """The driving scenario as a vehicle: camera, odometry and driver state out, motion constraint in.
 
-The ego vehicle acts on the constraint through a :class:`triptych.contract.ConstraintGuard`: when the supervisor falls
-silent, the vehicle stops by itself, and says so in /diagnostics and in its log at that moment (the second watchdog).
+The ego vehicle acts on the safety core's command through a :class:`triptych.contract.ConstraintGuard`: when the core
+falls silent too, the vehicle stops by itself, and says so in /diagnostics and in its log at that moment (the second
+watchdog).
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._driver = create_publisher(self, DriverState, topics.DRIVER_STATE.name, DATA_QOS, self.notes)
         self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
         self._reader = PolledReader(self)
-        self._reader.add(MotionConstraintMsg, topics.CONSTRAINT.name, DATA_QOS, self._on_constraint, self.notes)
+        self._reader.add(MotionConstraintMsg, topics.COMMAND.name, DATA_QOS, self._on_constraint, self.notes)
         self._heard = False
         self._released_ns: int | None = None
         self._safe: bool | None = None

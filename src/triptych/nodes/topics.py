@@ -73,7 +73,10 @@ STATE = Topic(
     "supervisor/state", "triptych_ros/msg/DegradationState", "supervisor", 0.0, True, "state of the degradation machine"
 )
 CONSTRAINT = Topic(
-    "supervisor/constraint", "triptych_ros/msg/MotionConstraint", "supervisor", 20.0, False, "the vehicle's command"
+    "supervisor/constraint", "triptych_ros/msg/MotionConstraint", "supervisor", 20.0, False, "what the supervisor asks"
+)
+COMMAND = Topic(
+    "vehicle/constraint", "triptych_ros/msg/MotionConstraint", "safety_core", 20.0, False, "the vehicle's command"
 )
 VERDICTS = Topic("supervisor/verdicts", "triptych_ros/msg/Verdicts", "supervisor", 0.0, False, "what each monitor says")
 DIAGNOSTICS = Topic("/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "supervisor", 1.0, False, "for ROS tooling")
@@ -94,6 +97,7 @@ TOPICS: tuple[Topic, ...] = (
     *STATUSES.values(),
     STATE,
     CONSTRAINT,
+    COMMAND,
     VERDICTS,
     DIAGNOSTICS,
     VIEW_IMAGE,
@@ -104,5 +108,8 @@ TOPICS: tuple[Topic, ...] = (
 
 TAKEOVER = Service("supervisor/takeover", "std_srvs/srv/Trigger", "supervisor", "the driver takes over (any state)")
 RESET = Service("supervisor/reset", "std_srvs/srv/Trigger", "supervisor", "leave MRC after the cause was removed")
-SERVICES: tuple[Service, ...] = (TAKEOVER, RESET)
+SAFETY_RESET = Service(
+    "safety_core/reset", "std_srvs/srv/Trigger", "safety_core", "leave the safety core's own stop, at standstill"
+)
+SERVICES: tuple[Service, ...] = (TAKEOVER, RESET, SAFETY_RESET)
 """All services (lifecycle and parameter services aside)."""

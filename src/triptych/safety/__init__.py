@@ -2,7 +2,7 @@
 
 from triptych.safety.library import Library, Loop, SafetyCore
 from triptych.safety.limits import SafetyLimits
-from triptych.safety.words import Cause, Command, command_of, constraint_record, motion_record
+from triptych.safety.words import Cause, Command, command_of, constraint_record, motion_record, sentence
 
 __all__ = [
     "Cause",
@@ -14,4 +14,5 @@ __all__ = [
     "command_of",
     "constraint_record",
     "motion_record",
+    "sentence",
 ]

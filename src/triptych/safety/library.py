@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class _Core(ctypes.Structure):
         ("started", ctypes.c_bool),
         ("constraint_heard", ctypes.c_bool),
         ("motion_heard", ctypes.c_bool),
+        ("released", ctypes.c_bool),
         ("speed_mmps", ctypes.c_int32),
         ("ceiling_mmps", ctypes.c_int32),
         ("jumps", ctypes.c_uint32),
@@ -214,6 +216,7 @@ class Loop:
         library: Library | None = None,
     ) -> None:
         self._library = library or Library()
+        self.path = self._library.path
         self._block = _Block.from_buffer(memory)
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = _Loop(
@@ -242,6 +245,13 @@ class Loop:
     def write_motion(self, record: bytes) -> None:
         """The vehicle's."""
         ctypes.memmove(self._block.motion, record, 4 * MOTION_WORDS)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until there is a command to hand on; False after ``timeout_s``."""
+        if not select.select([self.wake_fd], [], [], timeout_s)[0]:
+            return False
+        os.eventfd_read(self.wake_fd)
+        return True
 
     def command(self) -> bytes:
         """The present command's record; half of one now and then, which its CRC tells."""

@@ -45,6 +45,11 @@ SENTENCES: dict[Cause, str] = {
 """For people, one per cause."""
 
 
+def sentence(causes: Cause) -> str:
+    """All of them, for people; empty for none."""
+    return "; ".join(text for cause, text in SENTENCES.items() if cause & causes)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """What the safety core tells the vehicle.
@@ -129,7 +134,7 @@ def command_of(record: bytes, stamp_ns: int) -> Command | None:
             bool(flags & _PULL_OVER),
             bool(flags & _REMOTE_NOTIFICATION),
             known,
-            "safety core: " + "; ".join(SENTENCES[c] for c in Cause if c & why and c in SENTENCES) if why else "",
+            f"safety core: {sentence(why)}" if why else "",
         ),
         why,
     )

@@ -43,7 +43,11 @@ class SupervisorConfig(BaseModel):
         36.1, gt=0, le=70.0, description="Limit in NOMINAL; 130 km/h, the highest speed of UN R157 (01 series)."
     )
     l3_speed_limit_mps: float = Field(
-        16.7, ge=0, le=70.0, description="Limit without any VLM tier; 60 km/h, the limit of UN R157 (00 series)."
+        12.5,
+        ge=0,
+        le=70.0,
+        description="Limit without any VLM tier: 45 km/h, which the safety core allows at most then (UN R157, "
+        "00 series: 60 km/h).",
     )
     l2_speed_limit_mps: float = Field(
         8.3, ge=0, le=70.0, description="Limit while the driver is asked to take over and tier 1 is in doubt; 30 km/h."
