@@ -61,6 +61,7 @@ def stack_specs(
         remaps: for every node, e.g. the camera topic.
     """
     expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
+    expected["safety_core_expected"] = vehicle
     shared = dict(remaps or {})
     specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
     if vehicle:

@@ -111,7 +111,7 @@ def test_the_vehicle_publishes_and_stops_by_itself_when_nobody_speaks(peer: Peer
     odometry = peer.hear(topics.ODOMETRY, Odometry, convert.odometry_from_msg)
     drivers = peer.hear(topics.DRIVER_STATE, DriverStateMsg, convert.driver_from_msg)
     reports = peer.hear(topics.DIAGNOSTICS, DiagnosticArray)
-    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.CONSTRAINT.name, io.DATA_QOS)
+    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.COMMAND.name, io.DATA_QOS)
     peer.start(ScenarioNode, "scenario", **SMALL)
     peer.until(lambda: images and len(odometry) > 3 and drivers)
     frame = convert.frame_from_image(images[-1], 1, 0)
@@ -146,7 +146,7 @@ def test_the_vehicle_publishes_and_stops_by_itself_when_nobody_speaks(peer: Peer
 def test_a_corrupted_constraint_is_not_followed(peer: Peer) -> None:
     """A6: wrong CRC or NaN on the command topic never moves the vehicle."""
     odometry = peer.hear(topics.ODOMETRY, Odometry, convert.odometry_from_msg)
-    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.CONSTRAINT.name, io.DATA_QOS)
+    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.COMMAND.name, io.DATA_QOS)
     node = peer.start(ScenarioNode, "scenario", **{**SMALL, "start_speed_mps": 0.0})
     rows: list[Any] = []
 
@@ -164,7 +164,7 @@ def test_a_corrupted_constraint_is_not_followed(peer: Peer) -> None:
 
 
 def test_the_drive_ends_after_its_duration_counted_from_the_release(peer: Peer) -> None:
-    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.CONSTRAINT.name, io.DATA_QOS)
+    commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.COMMAND.name, io.DATA_QOS)
     began = time.monotonic()
     node = peer.start(ScenarioNode, "scenario", **SMALL, duration_s=1.0)
     held = protect(constraint(0.0, state=DegradationState.INITIALISING), 1)

@@ -84,7 +84,7 @@ def make_result(tier: Tier = Tier.DETECTOR, stamp_ns: int = 0, **changes: object
 
 
 class Rig:
-    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver.
+    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver, safety_core.
 
     Attributes one may change between runs: ``alive`` (sources that send), ``heartbeats`` (tiers whose status is sent),
     ``advice``, ``origin``, ``uncertainty`` by tier, ``driver`` (template), ``speed_mps``, ``obeys`` (the vehicle
@@ -92,11 +92,11 @@ class Rig:
     """
 
     def __init__(self, latched: bool = False, faults: tuple[FaultRow, ...] | None = None, **config: object) -> None:
-        self.config = SupervisorConfig(**config)  # type: ignore[arg-type]
+        self.config = SupervisorConfig(**{"safety_core_expected": False, **config})  # type: ignore[arg-type]
         self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0
-        self.alive = {"detector", "distilled", "full", "odometry", "driver"}
+        self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core"}
         self.heartbeats = set(Tier)
         self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True) for tier in Tier}
         self.advice = dict.fromkeys(ADVICE_PERIOD_MS, Advice.PROCEED)
@@ -105,6 +105,7 @@ class Rig:
         self.driver = DriverState(0)
         self.speed_mps = 0.0
         self.obeys = True
+        self.edit_command: Callable[[MotionConstraint], MotionConstraint] = lambda command: command
         self.edit_result: Callable[[TierResult], TierResult | None] = lambda result: result
         self.counters = dict.fromkeys(Tier, 0)
         self.ticks = 0
@@ -166,6 +167,8 @@ class Rig:
                     self.core.on_status(replace(self.status[tier], stamp_ns=self.stamp_ns), self.now_ns, True)
             if "driver" in self.alive:
                 self.core.on_driver(replace(self.driver, stamp_ns=self.stamp_ns), self.now_ns, True)
+        if "safety_core" in self.alive and ms % 50 == 0 and self.constraints:
+            self.core.on_command(self.edit_command(self.constraint), self.now_ns, True)
         if "odometry" in self.alive and ms % 20 == 0:
             self.core.on_odometry(Odometry(self.stamp_ns, self.speed_mps), self.now_ns)
 

@@ -23,7 +23,7 @@ def test_every_state_has_its_limit() -> None:
     assert state_limits_mps(CONFIG) == {
         S.INITIALISING: 0.0,
         S.NOMINAL: 36.1,
-        S.L3_PERCEPTION_ONLY: 16.7,
+        S.L3_PERCEPTION_ONLY: 12.5,
         S.L2_TAKEOVER_REQUEST: 8.3,
         S.L1_MINIMAL_RISK_MANOEUVRE: 0.0,
         S.MRC: 0.0,

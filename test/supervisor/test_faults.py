@@ -39,7 +39,7 @@ def test_the_shipped_table() -> None:
         used = {fault.metric for fault in table() if fault.source == tier}
         assert used == METRICS[tier]
         assert f"{tier}.never_received" in ids
-    assert {fault.source for fault in table() if fault.reaction == "l1"} == {"detector"}
+    assert {fault.source for fault in table() if fault.reaction == "l1"} == {"detector", "safety_core"}
     assert all(fault.id.split(".")[0] == fault.source for fault in table())
     assert all(fault.asil != "QM" for fault in table() if fault.reaction != "log")
     assert all(fault.reaction == "l1" for fault in table() if fault.latch)
@@ -159,7 +159,7 @@ def test_unknown_source_and_metric() -> None:
     """The known ones are listed."""
     assert refusal([LOST, raw(source="lidar")]) == (
         "t.yaml, detector.test: source: unknown source (got 'lidar'); "
-        "use one of detector, distilled, full, odometry, driver, supervisor, clock."
+        "use one of detector, distilled, full, odometry, driver, safety_core, supervisor, clock."
     )
     assert refusal([LOST, raw(source="clock", metric="gap_s")]) == (
         "t.yaml, detector.test: metric: unknown metric (got 'gap_s'); use one of step_s."

@@ -26,6 +26,7 @@ from triptych.contract import (
     TierStatus,
     VerdictLevel,
     crc_ok,
+    safe_default,
 )
 from triptych.supervisor import MachineState, SupervisorConfig, SupervisorCore
 from triptych.supervisor.monitors import METRICS
@@ -510,7 +511,7 @@ def test_both_vlms_lost_is_l3() -> None:
     rig.run(1.5)
     assert rig.state is L3
     assert rig.record.reason.startswith("The distilled VLM is silent") or rig.record.reason.startswith("The distilled")
-    assert rig.constraint.speed_limit_mps == 16.7 and rig.constraint.deceleration_mps2 == 1.5
+    assert rig.constraint.speed_limit_mps == 12.5 and rig.constraint.deceleration_mps2 == 1.5
     rig.alive |= {"distilled"}
     rig.run(3.0)
     assert rig.state is S.NOMINAL
@@ -1077,7 +1078,7 @@ def test_constraint_state_verdicts_and_diagnostics_are_repeated() -> None:
 
 def test_the_first_tick_says_everything() -> None:
     """Whoever listens need not wait; counters begin at 0."""
-    rig = Rig()
+    rig = Rig(safety_core_expected=True)
     rig.alive.clear()
     commands = rig.tick()
     assert commands.constraint is not None and commands.constraint.sequence_counter == 0
@@ -1173,7 +1174,7 @@ def test_verdicts_and_transitions_of_a_fault() -> None:
 
 def test_diagnostics() -> None:
     """One status per source: ok, warning, error, or stale while something is unknown."""
-    rig = driving(20.0)
+    rig = driving(20.0, safety_core_expected=True)
     rig.run(1.0)
 
     def now() -> dict[str, tuple[int, str]]:
@@ -1227,9 +1228,68 @@ def test_every_metric_of_the_table_exists() -> None:
 @pytest.mark.parametrize(("source", "metric"), [(s, m) for s, metrics in METRICS.items() for m in sorted(metrics)])
 def test_every_metric_is_a_number_while_driving(source: str, metric: str) -> None:
     """With all inputs there, nothing is unknown, and everything is good."""
-    rig = driving(20.0)
+    rig = driving(20.0, safety_core_expected=True)
     value = rig.core._metrics()[source][metric](rig.now_ns)
     assert value is not None and 0.0 <= value <= max(LATENCY_MS.values())
+
+
+# ---- the last hop ----
+
+
+def test_a_vehicle_without_its_last_hop_is_not_let_go() -> None:
+    rig = Rig(safety_core_expected=True)
+    rig.alive -= {"safety_core"}
+    rig.run(2.0)
+    assert rig.state is S.INITIALISING and rig.record.reason == "waiting for safety_core"
+    rig.run(30.0)
+    assert "safety_core.never_received" in rig.faults()
+    rig.alive |= {"safety_core"}
+    rig.until(S.NOMINAL)
+
+
+def test_a_lost_safety_core_ends_in_the_manoeuvre() -> None:
+    rig = driving(20.0, safety_core_expected=True)
+    rig.alive -= {"safety_core"}
+    assert 0.25 <= rig.until(S.L1_MINIMAL_RISK_MANOEUVRE, 1.0) <= 0.33
+    assert rig.faults() == ["safety_core.lost"]
+    rig.alive |= {"safety_core"}
+    rig.until(S.MRC)
+
+
+def test_commands_with_a_wrong_crc_are_no_sign_of_life() -> None:
+    rig = driving(20.0, safety_core_expected=True)
+    rig.alive -= {"safety_core"}
+    for _ in range(50):
+        rig.core.on_command(rig.constraint, rig.now_ns, False)
+        rig.tick()
+    assert {"safety_core.lost", "safety_core.crc"} <= set(rig.faults())
+
+
+def test_a_stop_by_the_safety_core_is_taken_over_and_held_until_both_are_reset() -> None:
+    """It stops the vehicle on its own: the supervisor must not believe that the drive goes on."""
+    rig = driving(20.0, safety_core_expected=True)
+    stop = safe_default(0, 3.0, "safety core: the vehicle does not keep its speed limit")
+    rig.edit_command = lambda command: stop
+    assert rig.until(S.L1_MINIMAL_RISK_MANOEUVRE, 1.0) <= 0.25
+    assert rig.faults() == ["safety_core.overruled"]
+    rig.until(S.MRC)
+    rig.edit_command = lambda command: command
+    rig.run(2.0)
+    assert rig.state is S.MRC
+    assert rig.core.request_reset(rig.now_ns)[0]
+    rig.until(S.NOMINAL, 5.0)
+
+
+def test_the_supervisors_own_manoeuvre_is_not_taken_for_one_of_the_safety_core() -> None:
+    """Neither when it begins, nor when the last command of it comes after the reset."""
+    rig = driving(20.0, safety_core_expected=True)
+    rig.alive -= {"detector"}
+    rig.until(S.MRC)
+    rig.alive |= {"detector"}
+    rig.run(3.0)
+    assert rig.core.request_reset(rig.now_ns)[0]
+    rig.run(3.0)
+    assert rig.state is S.NOMINAL and not [f for f in rig.faults() if f.startswith("safety_core")]
 
 
 def test_messages_of_the_last_tick_are_taken_in_order() -> None:

@@ -264,7 +264,7 @@ def test_both_vlms_have_no_answer() -> None:
             V 4 ['full.no_content: The full VLM has no answer.', 'full.late: The full VLM misses its budget: 1 in a row.']
             T 30 fault distilled.no_content: inactive -> active (The distilled VLM has no answer.)
             T 30 state state: NOMINAL -> L3_PERCEPTION_ONLY (The distilled VLM has no answer.)
-            C 30 #2 L3_PERCEPTION_ONLY 16.70 m/s 1.50 m/s2 [] The distilled VLM has no answer.
+            C 30 #2 L3_PERCEPTION_ONLY 12.50 m/s 1.50 m/s2 [] The distilled VLM has no answer.
             S 30 #2 L3_PERCEPTION_ONLY <- NOMINAL since 30 quiet 0 ['distilled.no_content', 'full.no_content', 'full.late'] The distilled VLM has no answer.
             V 4 ['distilled.no_content: The distilled VLM has no answer.', 'full.no_content: The full VLM has no answer.', 'full.late: The full VLM misses its budget: 1 in a row.']
             T 70 fault distilled.no_content: active -> inactive ()
@@ -444,7 +444,7 @@ def test_without_vlms() -> None:
         drive(rig, 2),
         """
             T 0 state state: INITIALISING -> L3_PERCEPTION_ONLY (this vehicle has no VLM tier)
-            C 0 #0 L3_PERCEPTION_ONLY 16.70 m/s 1.50 m/s2 [] this vehicle has no VLM tier
+            C 0 #0 L3_PERCEPTION_ONLY 12.50 m/s 1.50 m/s2 [] this vehicle has no VLM tier
             S 0 #0 L3_PERCEPTION_ONLY <- INITIALISING since 0 quiet 0 [] this vehicle has no VLM tier
             V 1 []
         """,

@@ -28,7 +28,7 @@ from triptych_ros.msg import DegradationState, Detections, MotionConstraint, Sce
 
 SLOW = 10.0
 """Time limits of the fault table are multiplied by this, so that a busy test machine is not a fault."""
-_TIME_METRICS = ("gap_s", "heartbeat_s", "age_s", "loop_gap_s", "late_n", "default_n")
+_TIME_METRICS = ("gap_s", "content_s", "heartbeat_s", "age_s", "loop_gap_s", "late_n", "default_n")
 
 
 def patient_faults(folder: Path) -> Path:
@@ -57,6 +57,7 @@ class Probe:
             self._add(TierStatus, topics.STATUSES[tier].name, DATA_QOS, convert.status_from_msg)
         self._add(DegradationState, topics.STATE.name, LATCHED_QOS, convert.state_from_msg)
         self._add(MotionConstraint, topics.CONSTRAINT.name, DATA_QOS, convert.constraint_from_msg)
+        self._add(MotionConstraint, topics.COMMAND.name, DATA_QOS, convert.constraint_from_msg)
         self._add(Verdicts, topics.VERDICTS.name, DATA_QOS, convert.verdicts_from_msg)
         self._add(Odometry, topics.ODOMETRY.name, INPUT_QOS, convert.odometry_from_msg)
         self._add(DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, _diagnostics)

@@ -81,9 +81,10 @@ def test_every_launch_file_stands_for_the_table_of_its_name() -> None:
 
 def test_without_arguments_the_parameter_file_counts() -> None:
     specs = by_name(stack_nodes(values("stack")))
-    assert list(specs) == ["supervisor", "detector", "distilled", "full", "view"]
-    assert specs["supervisor"].parameters == {"distilled_expected": True, "full_expected": True}
-    assert all(not specs[name].parameters for name in ("detector", "distilled", "full", "view"))
+    assert list(specs) == ["supervisor", "safety_core", "detector", "distilled", "full", "view"]
+    expected = {"distilled_expected": True, "full_expected": True, "safety_core_expected": True}
+    assert specs["supervisor"].parameters == expected
+    assert all(not specs[name].parameters for name in ("safety_core", "detector", "distilled", "full", "view"))
     assert all(not spec.remaps and spec.respawn and not spec.ends_run for spec in specs.values())
     assert {spec.params_file for spec in specs.values()} == {resource("config", "params.yaml")}
 
@@ -116,13 +117,14 @@ def test_arguments_reach_the_nodes_they_are_for(tmp_path: Path) -> None:
             )
         )
     )
-    assert list(specs) == ["supervisor", "detector", "distilled", "recorder"]
+    assert list(specs) == ["supervisor", "safety_core", "detector", "distilled", "recorder"]
     tier = {"device": "cuda", "image_transport": "compressed", "autostart": False}
     assert specs["detector"].parameters == {**tier, "engine": "yolox-nano"}
     assert specs["distilled"].parameters == tier
     assert specs["supervisor"].parameters == {
         "distilled_expected": True,
         "full_expected": False,
+        "safety_core_expected": True,
         "latch_file": "/var/lib/latch",
     }
     assert specs["recorder"].parameters == {
@@ -146,6 +148,7 @@ def test_only_the_source_ends_the_launch_and_is_not_started_again(tmp_path: Path
     replay = replay_nodes(values("replay", input=str(tmp_path / "drive.mp4"), loop="yes", start="2", full="false"))
     for specs, name in ((stack, "scenario"), (replay, "replay")):
         assert [s.name for s in specs if s.ends_run] == [s.name for s in specs if not s.respawn] == [name]
+    assert "safety_core" in by_name(stack) and "safety_core" not in by_name(replay), "a recording obeys nobody"
     assert by_name(stack)["scenario"].parameters == {"seed": 7, "duration_s": 5.0}
     assert by_name(replay)["replay"].parameters == {
         "input": str(tmp_path / "drive.mp4"),
@@ -345,7 +348,7 @@ def test_parameters_remaps_and_environment_reach_the_processes(domain: int) -> N
     assert launch.returncode == 0, output
     assert "BESIDE=." in output  # a launch file that includes ours keeps its own environment
     started = commands(output)
-    assert set(started) == {"supervisor", "detector", "full", "view"}
+    assert set(started) == {"supervisor", "safety_core", "detector", "full", "view"}
     for name, (command, environment) in started.items():
         words = " ".join(command)
         assert command[0].endswith(f"/lib/triptych_ros/{NODES[name].executable}")

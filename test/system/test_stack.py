@@ -42,6 +42,11 @@ def supervisor(folder: Path, **parameters: object) -> NodeSpec:
     return node("supervisor", "supervisor_node", fault_table=str(patient_faults(folder)), **values)
 
 
+def safety_core(**parameters: object) -> NodeSpec:
+    patient = {"supervisor_timeout_s": 0.9, "vehicle_timeout_s": 0.9}
+    return node("safety_core", "safety_core_node", **{**patient, **parameters})
+
+
 def scenario(**parameters: object) -> NodeSpec:
     return node("scenario", "scenario_node", **{**CAMERA, **parameters})
 
@@ -71,6 +76,7 @@ def test_a_lost_detector_stops_the_vehicle_and_its_return_does_not_start_it(tmp_
     """A1: the tier dies while driving; what counts is the stop on the command topic. A8: no self-resume."""
     specs = [
         supervisor(tmp_path),
+        safety_core(),
         detector(),
         scenario(),
         node("recorder", "recorder_node", folder=str(tmp_path / "run")),
@@ -90,7 +96,8 @@ def test_a_lost_detector_stops_the_vehicle_and_its_return_does_not_start_it(tmp_
         speed = probe.last(topics.ODOMETRY).speed_mps
         killed = time.monotonic()
         os.kill(stack.pids()["detector"], signal.SIGKILL)
-        probe.wait("a stop behaviour", lambda: is_stop(probe.last(topics.CONSTRAINT)), 20)
+        probe.wait("a stop behaviour", lambda: is_stop(probe.last(topics.COMMAND)), 20)
+        assert crc_ok(probe.last(topics.COMMAND))
         constraint = probe.last(topics.CONSTRAINT)
         assert constraint.state is S.L1_MINIMAL_RISK_MANOEUVRE and "detector" in constraint.reason.lower()
         probe.wait("slowing down", lambda: probe.last(topics.ODOMETRY).speed_mps < speed - 1.0, 30)
@@ -99,7 +106,7 @@ def test_a_lost_detector_stops_the_vehicle_and_its_return_does_not_start_it(tmp_
         assert [e.kind for e in events] == ["crashed", "restarted"] and "SIGKILL" in events[0].text
         assert stack.restarts["detector"] == 1
         poll_for(stack, 3)
-        assert is_stop(probe.last(topics.CONSTRAINT)), "the detector is back, the vehicle must still come to a stop"
+        assert is_stop(probe.last(topics.COMMAND)), "the detector is back, the vehicle must still come to a stop"
         assert probe.last(topics.STATE).state in (S.L1_MINIMAL_RISK_MANOEUVRE, S.MRC)
         pids = list(stack.pids().values())
         began = time.monotonic()
@@ -123,6 +130,7 @@ def test_a_tier_that_never_starts_is_named_after_the_grace(tmp_path: Path) -> No
     """A2, A9: "never received" comes from our own timers, after a bounded start-up during which the vehicle is held."""
     specs = [
         supervisor(tmp_path, distilled_expected=True, startup_grace_s=4.0),
+        safety_core(),
         detector(),
         scenario(start_speed_mps=0.0),
     ]
@@ -144,39 +152,80 @@ def test_a_tier_that_never_starts_is_named_after_the_grace(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_supervisor_leaves_the_vehicle_in_its_safe_default(tmp_path: Path, how: signal.Signals) -> None:
-    """A11: the consumer stops by itself, and a second watchdog, the vehicle's, says so."""
+def test_a_dead_supervisor_is_noticed_by_the_safety_core_which_stops_the_vehicle(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """A11: a second watchdog stops and says so; a supervisor that comes back does not start the vehicle again."""
     latch = tmp_path / "latch"
-    with running(tmp_path, supervisor(tmp_path, latch_file=str(latch)), detector(), scenario()) as (stack, probe):
+    specs = [supervisor(tmp_path, latch_file=str(latch)), safety_core(), detector(), scenario()]
+    with running(tmp_path, *specs) as (stack, probe):
         probe.wait("driving", lambda: drives(probe))
-        vehicle = "triptych: vehicle"
-        probe.wait("the vehicle's report", lambda: probe.diagnostic(vehicle))
+        core = "triptych: safety core"
+        probe.wait("the core's report", lambda: probe.diagnostic(core))
         speed = probe.last(topics.ODOMETRY).speed_mps
         killed = time.monotonic()
         os.kill(stack.pids()["supervisor"], how)
 
         def reported() -> bool:
-            status = probe.diagnostic(vehicle, killed)
+            status = probe.diagnostic(core, killed)
             return bool(status) and status["level"] == 2
 
         took = probe.wait("the second watchdog", reported, 20)
-        assert took < 5, "150 ms and what a busy machine adds"
-        status = probe.diagnostic(vehicle, killed)
-        assert status["message"].startswith("safe default: no constraint for")
-        assert status["values"]["speed limit m/s"] == "0.00"
+        assert took < 5, "0.9 s and what a busy machine adds"
+        assert "supervisor" in probe.diagnostic(core, killed)["message"]
+        command = probe.last(topics.COMMAND)
+        assert is_stop(command) and crc_ok(command) and command.state is S.L1_MINIMAL_RISK_MANOEUVRE
         probe.wait("slowing down", lambda: probe.last(topics.ODOMETRY).speed_mps < speed - 1.0, 30)
         assert not probe.all(topics.CONSTRAINT, killed + 1.0)
         assert not latch.exists(), "nothing was latched before"
         if how is signal.SIGSTOP:
             return
         poll_for(stack, 60, lambda: probe.all(topics.CONSTRAINT, killed + 1.0))
-        probe.wait("following again", lambda: (probe.diagnostic(vehicle, killed) or {}).get("level") == 0, 30)
+        probe.wait("standstill", lambda: probe.last(topics.ODOMETRY).speed_mps == 0.0, 30)
+
+        def held() -> bool:  # in the minimal risk condition, or, if it had not begun to drive yet, where it begins
+            state = probe.last(topics.STATE)
+            return state.state in (S.INITIALISING, S.MRC) and "safety_core.overruled" in state.active_faults
+
+        probe.wait("the supervisor knows", held, 30)
+        refused = probe.trigger(topics.RESET)
+        assert not refused.success
+        probe.wait("the core's reset", lambda: probe.trigger(topics.SAFETY_RESET).success, 20)
+        if probe.last(topics.STATE).state is S.MRC:
+            probe.wait("the supervisor's reset", lambda: probe.trigger(topics.RESET).success, 20)
+        probe.wait("driving again", lambda: drives(probe, 0.5), 30)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_dead_safety_core_leaves_the_vehicle_in_its_safe_default(tmp_path: Path, how: signal.Signals) -> None:
+    """A11: the last hop itself: the vehicle stops alone and says so, and the supervisor holds it there."""
+    specs = [supervisor(tmp_path), safety_core(), detector(), scenario()]
+    with running(tmp_path, *specs) as (stack, probe):
+        probe.wait("driving", lambda: drives(probe))
+        vehicle = "triptych: vehicle"
+        probe.wait("the vehicle's report", lambda: probe.diagnostic(vehicle))
+        speed = probe.last(topics.ODOMETRY).speed_mps
+        killed = time.monotonic()
+        os.kill(stack.pids()["safety_core"], how)
+
+        def reported() -> bool:
+            status = probe.diagnostic(vehicle, killed)
+            return bool(status) and status["level"] == 2
+
+        probe.wait("the vehicle's watchdog", reported, 20)
+        status = probe.diagnostic(vehicle, killed)
+        assert status["message"].startswith("safe default: no constraint for")
+        assert status["values"]["speed limit m/s"] == "0.00"
+        probe.wait("slowing down", lambda: probe.last(topics.ODOMETRY).speed_mps < speed - 1.0, 30)
+        if how is signal.SIGKILL:
+            poll_for(stack, 60, lambda: probe.all(topics.COMMAND, killed + 1.0))
 
 
 def test_takeover_reset_and_a_restart_within_the_manoeuvre(tmp_path: Path) -> None:
     """The services over ROS; and a supervisor that dies within a manoeuvre goes on with it."""
     latch = tmp_path / "latch"
-    with running(tmp_path, supervisor(tmp_path, latch_file=str(latch)), detector(), scenario()) as (stack, probe):
+    specs = [supervisor(tmp_path, latch_file=str(latch)), safety_core(), detector(), scenario()]
+    with running(tmp_path, *specs) as (stack, probe):
         probe.wait("driving", lambda: drives(probe))
         refused = probe.trigger(topics.RESET)
         assert not refused.success and refused.message

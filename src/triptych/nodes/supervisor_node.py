@@ -123,6 +123,8 @@ class SupervisorNode(Node):  # type: ignore[misc]
             reader.add(TierStatus, topics.STATUSES[tier].name, DATA_QOS, status, self.notes, SLOW_EVERY)
         odometry = into(core.on_odometry, convert.odometry_from_msg, False)
         reader.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, odometry, self.notes)
+        command = into(core.on_command, convert.constraint_from_msg, True)
+        reader.add(MotionConstraint, topics.COMMAND.name, DATA_QOS, command, self.notes, SLOW_EVERY)
         driver = into(core.on_driver, convert.driver_from_msg, True)
         reader.add(DriverState, topics.DRIVER_STATE.name, INPUT_QOS, driver, self.notes, SLOW_EVERY)
         return reader

@@ -122,7 +122,9 @@ def run_lockstep(
         )
     for tier, engine in sorted(engines.items()):
         _check_golden(tier, engine)
-    run = _Run(recording, engines, faults, config or supervisor_config({}), budgets, options, nominal_ms or {})
+    # A recording obeys nobody: there is no last hop to the vehicle.
+    config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
+    run = _Run(recording, engines, faults, config, budgets, options, nominal_ms or {})
     run.question = question
     with _Outputs(out, camera_in_bag) as outputs:
         run.execute(outputs, progress)

@@ -38,6 +38,9 @@ class SupervisorConfig(BaseModel):
     )
     distilled_expected: bool = Field(True, description="The distilled VLM tier is part of this vehicle's set-up.")
     full_expected: bool = Field(True, description="The full VLM tier is part of this vehicle's set-up.")
+    safety_core_expected: bool = Field(
+        True, description="The safety core passes the constraint on to the vehicle and is watched."
+    )
 
     speed_limit_max_mps: float = Field(
         36.1, gt=0, le=70.0, description="Limit in NOMINAL; 130 km/h, the highest speed of UN R157 (01 series)."

@@ -27,6 +27,7 @@ from triptych.supervisor.monitors.clock_step import ClockStep
 from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
+from triptych.supervisor.monitors.safety_core import SafetyCoreMonitor
 from triptych.supervisor.records import (
     NOTHING,
     Commands,
@@ -65,6 +66,7 @@ class SupervisorCore:
         self.config = config
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
+        self._safety_core = SafetyCoreMonitor(config.event_window_s) if config.safety_core_expected else None
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
         self._vlm = tuple(self._channels[tier] for tier in _VLM if expected[tier])
@@ -73,6 +75,7 @@ class SupervisorCore:
             *((tier.key, channel.never) for tier, channel in self._channels.items()),
             ("odometry", self._odometry.never),
             ("driver", self._driver.never),
+            *([("safety_core", self._safety_core.never)] if self._safety_core else ()),
         )
         self._missing = tuple(name for name, _ in self._awaited)
 
@@ -116,8 +119,17 @@ class SupervisorCore:
         self._counters = [0, 0]
 
     def _metrics(self) -> dict[str, dict[str, Metric]]:
-        odometry, driver, loop = self._odometry, self._driver, self._loop
+        odometry, driver, loop, core = self._odometry, self._driver, self._loop, self._safety_core
+        last_hop: dict[str, dict[str, Metric]] = {}
+        if core is not None:
+            last_hop["safety_core"] = {
+                "overdue_s": core.never.overdue_s,
+                "age_s": core.age_s,
+                "crc_n": core.crc.crc_n,
+                "overruled": core.overruled,
+            }
         return {
+            **last_hop,
             **{tier.key: channel.metrics() for tier, channel in self._channels.items()},
             "odometry": {
                 "overdue_s": odometry.never.overdue_s,
@@ -155,6 +167,10 @@ class SupervisorCore:
     def on_driver(self, driver: DriverState, received_mono_ns: int, crc_ok: bool) -> None:
         """What is known of the driver."""
         self._inbox.append(("driver", self._take_driver, (driver, received_mono_ns, crc_ok)))
+
+    def on_command(self, command: MotionConstraint, received_mono_ns: int, crc_ok: bool) -> None:
+        """What the safety core tells the vehicle."""
+        self._inbox.append(("safety_core", self._take_command, (command, received_mono_ns, crc_ok)))
 
     def request_takeover(self, now_mono_ns: int) -> tuple[bool, str]:
         """The driver confirms: from the next tick on the driver drives. Returns acceptance and a sentence."""
@@ -204,6 +220,11 @@ class SupervisorCore:
     def _take_driver(self, driver: DriverState, received_ns: int, crc_ok: bool) -> None:
         settled = self._clock.settled(received_ns)
         self._driver.observe(driver, received_ns, self._to_stamp(received_ns), settled, crc_ok)
+
+    def _take_command(self, command: MotionConstraint, received_ns: int, crc_ok: bool) -> None:
+        if self._safety_core is not None:
+            stopping = self._machine.state in _MANOEUVRE
+            self._safety_core.observe(command, received_ns, stopping, crc_ok)
 
     def _to_stamp(self, mono_ns: int) -> int:
         return mono_ns + (self._clock.offset_ns or 0)
