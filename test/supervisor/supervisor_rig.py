@@ -168,7 +168,7 @@ class Rig:
             if "driver" in self.alive:
                 self.core.on_driver(replace(self.driver, stamp_ns=self.stamp_ns), self.now_ns, True)
         if "safety_core" in self.alive and ms % 50 == 0 and self.constraints:
-            self.core.on_command(self.edit_command(self.constraint), self.now_ns, True)
+            self.core.on_command(self.edit_command(replace(self.constraint, reason="")), self.now_ns, True)
         if "odometry" in self.alive and ms % 20 == 0:
             self.core.on_odometry(Odometry(self.stamp_ns, self.speed_mps), self.now_ns)
 

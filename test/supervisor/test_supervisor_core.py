@@ -1271,8 +1271,11 @@ def test_a_stop_by_the_safety_core_is_taken_over_and_held_until_both_are_reset()
     stop = safe_default(0, 3.0, "safety core: the vehicle does not keep its speed limit")
     rig.edit_command = lambda command: stop
     assert rig.until(S.L1_MINIMAL_RISK_MANOEUVRE, 1.0) <= 0.25
-    assert rig.faults() == ["safety_core.overruled"]
+    assert rig.faults() == ["safety_core.own_stop"]
     rig.until(S.MRC)
+    rig.run(3.0)
+    accepted, why = rig.core.request_reset(rig.now_ns)
+    assert not accepted and "safety_core.own_stop is still there" in why
     rig.edit_command = lambda command: command
     rig.run(2.0)
     assert rig.state is S.MRC

@@ -185,11 +185,11 @@ def test_a_dead_supervisor_is_noticed_by_the_safety_core_which_stops_the_vehicle
 
         def held() -> bool:  # in the minimal risk condition, or, if it had not begun to drive yet, where it begins
             state = probe.last(topics.STATE)
-            return state.state in (S.INITIALISING, S.MRC) and "safety_core.overruled" in state.active_faults
+            return state.state in (S.INITIALISING, S.MRC) and "safety_core.own_stop" in state.active_faults
 
         probe.wait("the supervisor knows", held, 30)
         refused = probe.trigger(topics.RESET)
-        assert not refused.success
+        assert not refused.success and refused.message
         probe.wait("the core's reset", lambda: probe.trigger(topics.SAFETY_RESET).success, 20)
         if probe.last(topics.STATE).state is S.MRC:
             probe.wait("the supervisor's reset", lambda: probe.trigger(topics.RESET).success, 20)

@@ -126,7 +126,7 @@ class SupervisorCore:
                 "overdue_s": core.never.overdue_s,
                 "age_s": core.age_s,
                 "crc_n": core.crc.crc_n,
-                "overruled": core.overruled,
+                "own_stop": core.own_stop,
             }
         return {
             **last_hop,
@@ -223,8 +223,7 @@ class SupervisorCore:
 
     def _take_command(self, command: MotionConstraint, received_ns: int, crc_ok: bool) -> None:
         if self._safety_core is not None:
-            stopping = self._machine.state in _MANOEUVRE
-            self._safety_core.observe(command, received_ns, stopping, crc_ok)
+            self._safety_core.observe(command, received_ns, crc_ok)
 
     def _to_stamp(self, mono_ns: int) -> int:
         return mono_ns + (self._clock.offset_ns or 0)

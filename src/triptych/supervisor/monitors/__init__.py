@@ -31,7 +31,7 @@ METRICS: dict[str, frozenset[str]] = {
     Tier.DETECTOR.key: _TIER_METRICS | {"content_s"},
     "odometry": frozenset({"overdue_s", "age_s", "invalid_n", "jump_n"}),
     "driver": frozenset({"overdue_s", "age_s", "crc_n", "absent", "inattentive"}),
-    "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "overruled"}),
+    "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "own_stop"}),
     "supervisor": frozenset({"loop_gap_s", "late_n"}),
     "clock": frozenset({"step_s"}),
 }

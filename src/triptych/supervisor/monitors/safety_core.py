@@ -12,27 +12,25 @@ _STOPPING = frozenset({DegradationState.L1_MINIMAL_RISK_MANOEUVRE, DegradationSt
 
 
 class SafetyCoreMonitor:
-    """Metrics ``overdue_s``, ``age_s`` (since its last valid command), ``crc_n`` and ``overruled`` (0, 1: it stops the
-    vehicle although the supervisor had not asked for it)."""
+    """Metrics ``overdue_s``, ``age_s`` (since its last valid command), ``crc_n`` and ``own_stop`` (0, 1: it stops the
+    vehicle for a reason of its own; what it only passes on has none)."""
 
     def __init__(self, window_s: float) -> None:
         self.never = NeverReceived()
         self.crc = Crc(window_s)
         self._silence = Silence()
-        self._overruled: float | None = None
-        self.reason = ""
+        self._own_stop: float | None = None
 
-    def observe(self, command: MotionConstraint, received_ns: int, stopping: bool, crc_ok: bool) -> None:
-        """One command to the vehicle; ``stopping``: the supervisor is in its own manoeuvre."""
+    def observe(self, command: MotionConstraint, received_ns: int, crc_ok: bool) -> None:
+        """One command to the vehicle."""
         if not self.crc.observe(crc_ok, received_ns):
             return
         self.never.received = True
         self._silence.observe(received_ns)
-        self._overruled = float(command.state in _STOPPING and not stopping)
-        self.reason = command.reason
+        self._own_stop = float(command.state in _STOPPING and command.reason != "")
 
     def age_s(self, now_ns: int) -> float | None:
         return self._silence.gap_s(now_ns)
 
-    def overruled(self, now_ns: int) -> float | None:
-        return self._overruled
+    def own_stop(self, now_ns: int) -> float | None:
+        return self._own_stop
