@@ -20,7 +20,9 @@ import numpy as np
 import psutil
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from std_srvs.srv import Trigger
 
 from triptych import dds
 from triptych.contract import Tier
@@ -84,14 +86,17 @@ def spec(name: str, executable: str, **parameters: Any) -> NodeSpec:
 
 
 def stack_specs(engines: Mapping[str, str], **supervisor: Any) -> tuple[list[NodeSpec], list[str]]:
-    """Supervisor and tiers.
+    """Supervisor, safety core and tiers.
 
     Returns:
         The nodes, and the VLM tiers that are not built yet and need a stand-in.
     """
     missing = [t.key for t in (Tier.DISTILLED, Tier.FULL) if not built(t) and t.key not in engines]
     expected = {f"{key}_expected": key not in missing for key in ("distilled", "full")}
-    specs = [spec("supervisor", "supervisor_node", **{**expected, **supervisor})]
+    specs = [
+        spec("supervisor", "supervisor_node", **{**expected, **supervisor}),
+        spec("safety_core", "safety_core_node"),
+    ]
     for tier in Tier:
         if tier.key not in missing:
             own = {"engine": engines[tier.key]} if tier.key in engines else {}
@@ -199,6 +204,22 @@ class Listener:
         """The newest record, None before the first."""
         store = self.seen[topic.name]
         return store[-1][1] if store else None
+
+    def trigger(self, service: topics.Service, timeout_s: float = 10.0) -> bool:
+        """Call a service without arguments; false where it refuses or does not answer."""
+        client = self._node.create_client(Trigger, service.name)
+        executor = SingleThreadedExecutor(context=self._context)
+        try:
+            if not client.wait_for_service(timeout_s):
+                return False
+            executor.add_node(self._node)
+            future = client.call_async(Trigger.Request())
+            executor.spin_until_future_complete(future, timeout_s)
+            return bool(future.done() and future.result().success)
+        finally:
+            executor.remove_node(self._node)
+            executor.shutdown(0.2)
+            self._node.destroy_client(client)
 
     def close(self) -> None:
         """Stop listening."""

@@ -1,10 +1,11 @@
-"""Reaction to a killed, stopped or slowed detector and to a killed supervisor: ``python bench/faults.py``.
+"""Reaction to a killed, stopped or slowed detector, a killed supervisor and safety core: ``python bench/faults.py``.
 
 Each trial drives at 20 m/s under full load, waits for a random phase, injects, and looks at what the vehicle
 receives. Then the driver takes over, the detector comes back, the driver hands over again. Result: ``faults.json``.
 
-``seen_ms``: injection to the supervisor's tick that noticed (the stamp inside the constraint). ``wire_ms``: injection
-to the first stricter constraint received by the vehicle. ``safe_ms``: supervisor killed to the vehicle's safe default.
+``seen_ms``: injection to the supervisor's tick that noticed (the stamp inside its constraint). ``wire_ms``: injection
+to the first stricter command received by the vehicle. ``safe_ms``: supervisor killed to the safety core's stop, or
+safety core killed to the vehicle's own safe default.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from triptych.nodes import topics
 from triptych.nodes.process import Stack
 
 SEEN_MS, WIRE_MS, SAFE_MS = 100.0, 150.0, 200.0
+CHANNELS = ("supervisor", "safety_core")
 DRIVING = ("NOMINAL", "L3_PERCEPTION_ONLY")
 SLOW_STOPPED_S, SLOW_RUNNING_S = 0.029, 0.001
 """Stopped most of the time: a detector thirty times slower. Ten times slower it still answers every 100 ms, which the
@@ -138,8 +140,9 @@ def trial(how: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[s
     time.sleep(0.05)
     if how == "stop":
         os.kill(pid, signal.SIGCONT)
+    asked = [r.stamp_ns for _, r in listener.since(topics.CONSTRAINT, began_ns) if r.state.name not in DRIVING]
     row = {
-        "seen_ms": round((first["stamp_ns"] - began_ns) / 1e6, 2),
+        "seen_ms": round((asked[0] - began_ns) / 1e6, 2),
         "wire_ms": round((first["t_ns"] - began_ns) / 1e6, 2),
         "state": first["state"],
         "later": worst["state"],
@@ -156,18 +159,33 @@ def last_result_ms(listener: Listener, began_ns: int, until_ns: int) -> float | 
     return round((times[-1] - began_ns) / 1e6, 2) if times else None
 
 
-def kill_supervisor(stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
-    """Kill the supervisor; the vehicle must stop by itself."""
+def kill_channel(name: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
+    """Kill the supervisor or the safety core: whoever is left must stop the vehicle, which then is released again."""
     ready(stack, listener, vehicle)
     time.sleep(random.uniform(0.0, 0.1))
-    pid = stack.pids()["supervisor"]
+    pid = stack.pids()[name]
     with at_once():
         began_ns = time.time_ns()
         os.kill(pid, signal.SIGKILL)
-    until(lambda: [e for e in vehicle.since(began_ns, "guard") if e["safe"]], 10, "the vehicle's safe default")
-    first = next(e for e in vehicle.since(began_ns, "guard") if e["safe"])
+
+    def stopped() -> list[dict[str, Any]]:
+        if name == "safety_core":
+            return [e for e in vehicle.since(began_ns, "guard") if e["safe"]]
+        return [e for e in vehicle.since(began_ns, "constraint") if e["limit_mps"] == 0.0 and e["hazard_lights"]]
+
+    until(stopped, 10, "a stop by whoever is left")
+    first = stopped()[0]
+    until(lambda: release(stack, listener, vehicle), 60, "driving again")
     ready(stack, listener, vehicle)
     return {"safe_ms": round((first["t_ns"] - began_ns) / 1e6, 2), "reason": first["reason"]}
+
+
+def release(stack: Stack, listener: Listener, vehicle: Script) -> bool:
+    """Ask both channels to end their stops; true when the vehicle drives."""
+    stack.poll()
+    listener.trigger(topics.SAFETY_RESET, 2.0)
+    listener.trigger(topics.RESET, 2.0)
+    return drives(vehicle)
 
 
 def situation(stack: Stack, listener: Listener) -> dict[str, Any]:
@@ -186,7 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench_results/faults.json"))
     parser.add_argument("--trials", type=int, default=30, help="per kind of fault")
-    parser.add_argument("--kinds", default="kill,stop,slow,supervisor")
+    parser.add_argument("--kinds", default="kill,stop,slow,supervisor,safety_core")
     parser.add_argument("--engine", action="append", default=[], metavar="TIER=ENGINE")
     arguments = parser.parse_args()
     engines = dict(e.split("=", 1) for e in arguments.engine)
@@ -204,7 +222,7 @@ def main() -> int:
             vehicle = Script("vehicle.py", env=environment(domain))
             try:
                 for number in range(arguments.trials):
-                    run = kill_supervisor if kind == "supervisor" else partial(trial, kind)
+                    run = partial(kill_channel if kind in CHANNELS else trial, kind)
                     rows[kind].append(run(stack, listener, vehicle))
                     print(f"{kind} {number + 1}/{arguments.trials}: {rows[kind][-1]}", flush=True)
             except SystemExit as error:  # what was measured so far is kept
@@ -232,7 +250,7 @@ def judge(rows: dict[str, list[dict[str, Any]]], missing: list[str]) -> dict[str
     figures: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     for kind, trials in rows.items():
-        names = ("safe_ms",) if kind == "supervisor" else ("seen_ms", "wire_ms")
+        names = ("safe_ms",) if kind in CHANNELS else ("seen_ms", "wire_ms")
         figures[kind] = {name: stats([t[name] for t in trials]) for name in names}
         for name in names:
             limit = {"seen_ms": SEEN_MS, "wire_ms": WIRE_MS, "safe_ms": SAFE_MS}[name]

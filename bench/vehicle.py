@@ -1,4 +1,4 @@
-"""A vehicle for measuring: pre-rendered camera frames, constant speed, a driver on command; reports what it is told.
+"""A vehicle for measuring: pre-rendered frames, a speed that obeys, a driver on command; reports what it is told.
 
 Started by the benches as a process of its own with the camera's placement. Reads commands from standard input, one a
 line: ``override 1``, ``override 0``, ``quit``. Writes JSON lines: each change of the effective constraint with the
@@ -22,6 +22,7 @@ from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image
 
 from triptych.contract import ConstraintGuard, DriverState, Odometry, crc_ok, protect
+from triptych.contract import MotionConstraint as MotionConstraintRecord
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import DATA_QOS, SENSOR_OUT_QOS, Subscription, create_publisher, sleep_until
 from triptych.scenario import Scenario, ScenarioConfig
@@ -29,6 +30,7 @@ from triptych_ros.msg import DriverState as DriverStateMsg
 from triptych_ros.msg import MotionConstraint
 
 TICK_S = 0.01
+RISE_MPS2, DRIVER_MPS2 = 1.5, 5.0
 FRAMES = 20
 """Pre-rendered frames, each a little different; published in turn."""
 
@@ -43,7 +45,7 @@ class Vehicle:
 
     def __init__(self, width_px: int, height_px: int, rate_hz: float, speed_mps: float) -> None:
         realtime.tune_malloc()
-        self.rate_hz, self.speed_mps = rate_hz, speed_mps
+        self.rate_hz, self.wanted_mps, self.speed_mps = rate_hz, speed_mps, speed_mps
         self.override = False
         self.quit = threading.Event()
         scene = Scenario(ScenarioConfig(width_px=width_px, height_px=height_px, fps=rate_hz))
@@ -56,7 +58,7 @@ class Vehicle:
         self.image = create_publisher(self.node, Image, topics.CAMERA_IMAGE.name, SENSOR_OUT_QOS)
         self.odometry = create_publisher(self.node, OdometryMsg, topics.ODOMETRY.name, DATA_QOS)
         self.driver = create_publisher(self.node, DriverStateMsg, topics.DRIVER_STATE.name, DATA_QOS)
-        self.constraint = Subscription(self.node, MotionConstraint, topics.CONSTRAINT.name, DATA_QOS)
+        self.constraint = Subscription(self.node, MotionConstraint, topics.COMMAND.name, DATA_QOS)
         self.guard = ConstraintGuard()
         realtime.apply("camera")
         realtime.calm_collector()
@@ -78,6 +80,7 @@ class Vehicle:
             if is_safe is not safe:
                 safe = is_safe
                 say(event="guard", t_ns=stamp_ns, safe=safe, reason=effective.reason)
+            self._move(effective)
             if count % 2 == 0:
                 self.odometry.publish(convert.odometry_to_msg(Odometry(stamp_ns, self.speed_mps)))
             if count % 10 == 0:
@@ -93,6 +96,14 @@ class Vehicle:
             tick = max(tick + tick_ns, time.monotonic_ns() - tick_ns)
             sleep_until(tick)
         say(event="end", frames=sent)
+
+    def _move(self, constraint: MotionConstraintRecord) -> None:
+        """Down to the limit as hard as asked, up to the wanted speed at leisure; a driver is in a hurry."""
+        limit_mps = self.wanted_mps if self.override else min(self.wanted_mps, constraint.speed_limit_mps)
+        if self.speed_mps > limit_mps:
+            self.speed_mps = max(limit_mps, self.speed_mps - constraint.deceleration_mps2 * TICK_S)
+        else:
+            self.speed_mps = min(limit_mps, self.speed_mps + (DRIVER_MPS2 if self.override else RISE_MPS2) * TICK_S)
 
     def _told(self, taken: Any, last: tuple[Any, ...]) -> tuple[Any, ...]:
         msg, info = taken

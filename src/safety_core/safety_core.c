@@ -8,7 +8,7 @@
 
 const tsc_limits TSC_DEFAULTS = {
     .supervisor_timeout_ms = 150u,
-    .vehicle_timeout_ms = 200u,
+    .vehicle_timeout_ms = 300u,
     .speed_max_mmps = 40000,
     .degraded_speed_mmps = 12500,
     .deceleration_max_mmps2 = 4000,

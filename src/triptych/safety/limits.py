@@ -18,7 +18,7 @@ class SafetyLimits(BaseModel):
         0.15, gt=0, lt=1, description="Silence of the supervisor after which the core stops the vehicle."
     )
     vehicle_timeout_s: float = Field(
-        0.2, gt=0, lt=1, description="Silence of the vehicle's motion after which the core stops it."
+        0.3, gt=0, lt=1, description="Silence of the vehicle's motion after which the core stops it."
     )
     speed_max_mps: float = Field(40.0, gt=0, le=100, description="A constraint above this is not possible.")
     degraded_speed_mps: float = Field(
