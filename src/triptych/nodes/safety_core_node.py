@@ -116,10 +116,12 @@ class SafetyCoreNode(Node):  # type: ignore[misc]
             if not crc_ok(constraint):
                 self.notes("a constraint whose CRC is wrong was not handed on")
                 return
+            record = constraint_record(self._counters["constraint"] + 1, constraint, self._resets)
             if self._sequences.update(constraint.sequence_counter) < 0:
                 self.notes("a repeated constraint was not handed on")
                 return
-            self._loop.write_constraint(constraint_record(self._count("constraint"), constraint, self._resets))
+            self._counters["constraint"] += 1
+            self._loop.write_constraint(record)
         except InputError as error:
             self.notes(str(error))
 
