@@ -132,7 +132,7 @@ def test_a_reset_at_standstill_ends_the_stop(vehicle: Vehicle) -> None:
     end = time.monotonic() + 0.3
     vehicle.until(lambda c: time.monotonic() > end)
     assert is_own_stop(vehicle.heard[-1]), "the supervisor is back, and nothing happens yet"
-    vehicle.node._resets += 1
+    vehicle.node._inputs.resets += 1
     vehicle.passes()
     answer = vehicle.node._on_reset(Trigger.Request(), Trigger.Response())
     assert answer.success and answer.message == "There was nothing to reset."

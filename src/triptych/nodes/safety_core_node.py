@@ -11,6 +11,8 @@ import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,12 @@ from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from triptych.contract import ConfigError, InputError, SequenceChecker, crc_ok, protect
+from triptych.contract import ConfigError, InputError, protect
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import DATA_QOS, INPUT_QOS, BlockingReader, PolledReader, create_publisher
 from triptych.nodes.params import SafetyCoreParams, load
 from triptych.nodes.runtime import Notes, diagnostic, diagnostics, main
-from triptych.safety import Cause, Loop, SafetyLimits, command_of, constraint_record, motion_record, sentence
+from triptych.safety import Cause, Loop, SafetyInputs, SafetyLimits, command_of, sentence
 from triptych.safety.library import BLOCK_BYTES
 from triptych_ros.msg import DriverState, MotionConstraint
 
@@ -78,11 +80,8 @@ class SafetyCoreNode(Node):  # type: ignore[misc]
         self._others.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, self._on_odometry, self.notes)
         self._others.add(DriverState, topics.DRIVER_STATE.name, INPUT_QOS, self._on_driver, self.notes)
         self.create_service(Trigger, topics.SAFETY_RESET.name, self._on_reset)
-        self._counters = {"constraint": 0, "motion": 0, "command": 0}
-        self._resets = 0
-        self._driver_fresh_ns = round(self.params.driver_fresh_s * 1e9)
-        self._driver_ns, self._driver = -self._driver_fresh_ns, False
-        self._sequences = SequenceChecker()
+        self._inputs = SafetyInputs(self.params.driver_fresh_s)
+        self._sent = 0
         self._obtained = realtime.Obtained()
         self._causes = Cause.WAITING
         self._stop = threading.Event()
@@ -111,41 +110,28 @@ class SafetyCoreNode(Node):  # type: ignore[misc]
             self._others.poll()
 
     def _on_constraint(self, msg: Any) -> None:
-        try:
-            constraint = convert.constraint_from_msg(msg)
-            if not crc_ok(constraint):
-                self.notes("a constraint whose CRC is wrong was not handed on")
-                return
-            record = constraint_record(self._counters["constraint"] + 1, constraint, self._resets)
-            if self._sequences.update(constraint.sequence_counter) < 0:
-                self.notes("a repeated constraint was not handed on")
-                return
-            self._counters["constraint"] += 1
-            self._loop.write_constraint(record)
-        except InputError as error:
-            self.notes(str(error))
+        with self._noted():
+            self._loop.write_constraint(self._inputs.constraint(convert.constraint_from_msg(msg)))
 
     def _on_odometry(self, msg: Any) -> None:
-        driver = self._driver and time.monotonic_ns() - self._driver_ns < self._driver_fresh_ns
-        try:
-            speed_mps = convert.odometry_from_msg(msg).speed_mps
-            self._loop.write_motion(motion_record(self._count("motion"), speed_mps, 0.0, driver))
-        except InputError as error:
-            self.notes(str(error))
+        with self._noted():
+            self._loop.write_motion(self._inputs.motion(convert.odometry_from_msg(msg), time.monotonic_ns()))
 
     def _on_driver(self, msg: Any) -> None:
-        driver = convert.driver_from_msg(msg)
-        if crc_ok(driver):
-            self._driver_ns = time.monotonic_ns()
-            self._driver = driver.override_active or not driver.automation_engaged
+        with self._noted():
+            self._inputs.driver(convert.driver_from_msg(msg), time.monotonic_ns())
 
-    def _count(self, what: str) -> int:
-        self._counters[what] += 1
-        return self._counters[what]
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """What cannot be used is as good as not received, and said."""
+        try:
+            yield
+        except InputError as error:
+            self.notes(str(error))
 
     def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         before = self._causes
-        self._resets += 1
+        self._inputs.resets += 1
         end_s = time.monotonic() + RESET_SEEN_S
         while self._causes and time.monotonic() < end_s:
             time.sleep(LOOK_S)
@@ -173,7 +159,8 @@ class SafetyCoreNode(Node):  # type: ignore[misc]
         command = command_of(self._loop.command(), time.time_ns())
         if command is None:  # read while it was being written: the next one comes within a cycle
             return
-        self._command.publish(convert.constraint_to_msg(protect(command.constraint, self._count("command") % 256)))
+        self._sent += 1
+        self._command.publish(convert.constraint_to_msg(protect(command.constraint, self._sent)))
         if command.causes is not self._causes:
             own_stop = command.causes & ~Cause.WAITING
             self.notes.log("error" if own_stop else "info", command.constraint.reason or "the supervisor's word passes")
@@ -185,7 +172,6 @@ class SafetyCoreNode(Node):  # type: ignore[misc]
         message = sentence(self._causes) if self._causes else "the supervisor's word passes"
         values = {
             **{f"{name.replace('_', ' ')} us": str(value) for name, value in self._loop.timing_us().items()},
-            **{f"{name} records": str(count) for name, count in self._counters.items()},
             "library": str(self._loop.path),
             **self._obtained.values(),
             **self.notes.values(),

@@ -1,5 +1,6 @@
 """The safety core's side in Python: its records, its parameters, its library (sources: ``src/safety_core``)."""
 
+from triptych.safety.inputs import SafetyInputs
 from triptych.safety.library import Library, Loop, SafetyCore
 from triptych.safety.limits import SafetyLimits
 from triptych.safety.words import Cause, Command, command_of, constraint_record, motion_record, sentence
@@ -10,6 +11,7 @@ __all__ = [
     "Library",
     "Loop",
     "SafetyCore",
+    "SafetyInputs",
     "SafetyLimits",
     "command_of",
     "constraint_record",
