@@ -113,7 +113,7 @@ def test_a_manoeuvre_is_told_once_through_failures_and_a_restart(peer: Peer, web
             if s.name == "triptych: remote"
         ]
 
-    peer.until(lambda: levels() and levels()[-1][0] == 0, beat)
+    peer.until(lambda: levels() and levels()[-1][0] == 0 and peer.under_test._position, beat)
     assert web.requests == []
     supervisor.enter(L1, "detector.lost")
     peer.until(lambda: len(web.requests) >= 2, beat)

@@ -151,8 +151,13 @@ def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
     box = Outbox(tmp_path / "q", 8, "car")
     with pytest.raises(ConfigError, match="in use by another process"):
         Outbox(tmp_path / "q", 8, "car")
+    sent = box.put(report("late"))
     box.close()
-    Outbox(tmp_path / "q", 8, "car").close()
+    again = Outbox(tmp_path / "q", 8, "car")
+    before = (tmp_path / "q").read_bytes()
+    box.delivered(sent.number)
+    assert (tmp_path / "q").read_bytes() == before and numbers(again) == [sent.number]
+    again.close()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

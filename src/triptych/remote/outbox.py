@@ -40,7 +40,7 @@ class Outbox:
         self._vehicle_id = vehicle_id
         self._queue = Queue(limit)
         self._journal = Journal(path)
-        self._next, self._lines = 1, 0
+        self._next, self._lines, self._closed = 1, 0, False
         self.last_event: Event | None = None
         self.disk_error, self.dropped = "", 0
         for entry in self._journal.read():
@@ -72,6 +72,8 @@ class Outbox:
             self.disk_error = f"{self._journal.path}: {error.strerror}"
 
     def _write(self, entry: dict[str, Any]) -> None:
+        if self._closed:  # a delivery ended late: the file may be another process's by now
+            return
         self._lines += 1
         if self.disk_error or self._lines > DEAD_LINES + len(self._queue):
             self._rewrite()
@@ -130,6 +132,7 @@ class Outbox:
                 self._write({"gone": [number]})
 
     def close(self) -> None:
-        """Give the file back. Safe to call twice."""
+        """Give the file back; what happens later is not written down. Safe to call twice."""
         with self._lock:
+            self._closed = True
             self._journal.close()
