@@ -64,6 +64,13 @@ def parameters_page() -> str:
     return "".join(parts)
 
 
+def remote_schema() -> str:
+    """The JSON schema of a remote notification."""
+    from triptych.remote import json_schema
+
+    return json_schema()
+
+
 FIELDS = re.compile(r"(<!-- fields: .*? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 FIELD_HEAD = "| field | type | default | meaning |\n|---|---|---|---|\n"
 
@@ -130,6 +137,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "engines.md": engines_page,
     "messages.md": messages_page,
     "parameters.md": parameters_page,
+    "remote-schema.json": remote_schema,
 }
 
 

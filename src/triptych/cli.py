@@ -200,7 +200,9 @@ def run(
     plan = session.Plan(
         "run",
         f"live topic {camera}",
-        session.stack_specs(file, engines, tiers_of(without), view=view, remaps=remaps),
+        session.stack_specs(
+            file, engines, tiers_of(without), view=view, remaps=remaps, remote=session.remote_target(file)
+        ),
         out or Path("runs") / "live",
         settings={"remaps": remaps, "engines": {t.key: e for t, e in engines.items()}},
         duration_s=duration,

@@ -18,7 +18,7 @@ from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.nodes import topics
 from triptych.nodes.params import NODES, rows
 from triptych.nodes.process import REFUSED_CODE, STARTER_VARIABLE, NodeSpec
-from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, stack_specs
+from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, remote_target, stack_specs
 
 if TYPE_CHECKING:
     from launch import LaunchContext, LaunchDescription
@@ -89,6 +89,13 @@ COMMON: tuple[Argument, ...] = (
     Argument("distilled", "Start the distilled VLM tier (true or false).", "true"),
     Argument("full", "Start the full VLM tier (true or false).", "true"),
     _sets("full", "question", description="Standing question of the full tier; empty: the engine's own."),
+    _sets(
+        "remote",
+        "target",
+        "remote",
+        description="Target of remote notification, https:// or mqtts://; empty: as params says.",
+    ),
+    _sets("remote", "vehicle_id", description="Name of this vehicle in remote notifications."),
     _sets("supervisor", "latch_file", description="File in which the supervisor remembers an unfinished manoeuvre."),
     Argument("view", "Start the node that draws the annotated image and the markers (true or false).", "true"),
     Argument("out", "Folder to record results into, for `triptych report FOLDER`; empty: nothing is recorded.", ""),
@@ -202,6 +209,8 @@ def _shared(
         view=truth("view", values["view"]),
         vehicle=mode != "replay",
         remaps=remaps,
+        # A recording that is replayed tells nobody unless asked to: its emergency is over.
+        remote=values["remote"] or ("" if mode == "replay" else remote_target(params)),
     )
     if values["out"]:
         tiers = ",".join(spec.name for spec in specs if spec.name in TIERS)

@@ -26,7 +26,7 @@ from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
 from triptych.replay.record import FORMAT_VERSION, Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
-from triptych.stack import input_remaps, node, params_file, stack_specs
+from triptych.stack import input_remaps, node, params_file, remote_target, stack_specs
 from triptych.supervisor.config import SupervisorConfig
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "node",
     "params_file",
     "prepare",
+    "remote_target",
     "run",
     "stack_specs",
     "states_line",

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from triptych import resources
-from triptych.contract import Tier, TriptychError
+from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.nodes import topics
 from triptych.nodes.process import NodeSpec
 
@@ -43,6 +45,24 @@ def node(name: str, executable: str, params: Path, **options: Any) -> NodeSpec:
     return NodeSpec(name, NODE_PACKAGE + executable, params, **options)
 
 
+def remote_target(params: Path) -> str:
+    """Parameter ``target`` of node remote in a ROS parameter file, whatever pattern names the node; empty without one.
+
+    Raises:
+        ConfigError: no YAML file.
+    """
+    try:
+        nodes = yaml.safe_load(params.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot be read: {str(error).splitlines()[0]}", where=params) from None
+    target = ""
+    for name, node in nodes.items() if isinstance(nodes, dict) else ():
+        given = node.get("ros__parameters") if isinstance(node, dict) else None
+        if str(name).rpartition("/")[2] in ("remote", "*", "**") and isinstance(given, dict):
+            target = str(given.get("target") or target)
+    return target
+
+
 def stack_specs(
     params: Path,
     engines: Mapping[Tier, str],
@@ -51,10 +71,12 @@ def stack_specs(
     view: bool,
     vehicle: bool = True,
     remaps: Mapping[str, str] | None = None,
+    remote: str = "",
 ) -> list[NodeSpec]:
-    """The supervisor, the safety core, the tiers and, if wanted, the view.
+    """The supervisor, the safety core, the tiers and, if wanted, the view; where a target is configured, who tells it.
 
     Args:
+        remote: target of remote notification; empty: nobody is told.
         engines: engine of a tier where it is not the built-in one.
         tiers: those to start; the supervisor is told which of the VLM tiers to expect.
         vehicle: something obeys the stack; a recording does not, and there is nothing for the safety core to check.
@@ -71,4 +93,6 @@ def stack_specs(
         specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))
     if view:
         specs.append(node("view", "view_node", params, remaps=shared))
+    if remote:
+        specs.append(node("remote", "remote_node", params, parameters={"target": remote}, remaps=shared))
     return specs

@@ -122,7 +122,7 @@ def test_the_shoulder_is_not_taken_while_somebody_is_there() -> None:
     s._traffic.actors.append(car)
     for _ in range(400):
         s.step(DT, _constraint(0.0, pull_over=True))
-        assert not s._collision
+        assert not s.outcome.collisions
     assert s.speed_mps == 0.0
     assert s.position_m > car.s + 5
     assert s.on_shoulder
@@ -177,7 +177,7 @@ def test_healthy_random_drives_touch_nobody(seed: int) -> None:
     for _ in range(400):
         before = s.speed_mps
         s.step(DT, None)
-        assert not s._collision
+        assert not s.outcome.collisions
         assert -4.0 - 1e-6 <= (s.speed_mps - before) / DT <= 1.9
         assert math.isfinite(s.position_m + s.lateral_m)
         assert abs(s.lateral_m) < 0.05
@@ -192,7 +192,7 @@ def test_constrained_random_drives_touch_nobody(seed: int) -> None:
         s.step(DT, None)
     for _ in range(400):
         s.step(DT, _constraint(0.0, pull_over=True))
-        assert not s._collision
+        assert not s.outcome.collisions
     assert s.speed_mps == 0.0
 
 

@@ -159,6 +159,26 @@ def test_only_the_source_ends_the_launch_and_is_not_started_again(tmp_path: Path
     assert all(not s.respawn for s in stack_nodes(values("stack", respawn="false")))
 
 
+def test_the_notifier_starts_where_a_target_is_configured(tmp_path: Path) -> None:
+    """By argument or by parameter file, whatever pattern names the node; a replay tells nobody unless asked to."""
+    assert "remote" not in by_name(stack_nodes(values("stack")))
+    asked = by_name(stack_nodes(values("stack", remote="https://centre/hook", vehicle_id="car-7")))
+    assert asked["remote"].module == "triptych.nodes.remote_node" and asked["remote"].respawn
+    assert asked["remote"].parameters == {"target": "https://centre/hook", "vehicle_id": "car-7"}
+    mine, recording = tmp_path / "mine.yaml", tmp_path / "drive.mp4"
+    recording.touch()
+    for pattern, started in (("/**/remote", True), ("remote", True), ("/car/remote", True), ("/**/view", False)):
+        mine.write_text(f"{pattern}:\n  ros__parameters:\n    target: mqtts://broker\n")
+        specs = by_name(stack_nodes(values("stack", params=str(mine))))
+        assert ("remote" in specs) is started
+        assert "remote" not in by_name(replay_nodes(values("replay", input=str(recording), params=str(mine))))
+    replayed = by_name(replay_nodes(values("replay", input=str(recording), remote="https://centre/hook")))
+    assert "remote" in replayed
+    mine.write_text("remote: [\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        stack_nodes(values("stack", params=str(mine)))
+
+
 def test_the_view_starts_nothing_of_ours_unless_asked() -> None:
     assert view_nodes(values("view")) == []
     assert [s.name for s in view_nodes(values("view", view="true"))] == ["view"]

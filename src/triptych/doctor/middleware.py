@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 from triptych import dds
 from triptych.doctor.report import Level, Row
 
-STACK_PROCESSES = 8
-"""Processes of the stack that join DDS: three tiers, supervisor, scenario or replay, view, recorder, command line."""
+STACK_PROCESSES = 9
+"""Processes of the stack that join DDS: three tiers, supervisor, scenario or replay, view, recorder, remote
+notification, command line."""
 PROBE_TIMEOUT_S = 30.0
 PROBE_LOST_WARN = 0.001  # the stack promises less than 0.1 % lost; a busy machine may lose some in the probe
 PROBE_LOST_FAIL = 0.8  # more is a wrong profile or too little shared memory: with Fast DDS' defaults it is about 0.9

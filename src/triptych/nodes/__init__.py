@@ -1,7 +1,7 @@
 """The ROS 2 nodes: each module ``*_node`` runs as ``python -m triptych.nodes.<module>`` and as an installed executable.
 
 Executables: ``tier_node``, ``supervisor_node``, ``safety_core_node``, ``scenario_node``, ``view_node``,
-``recorder_node``, ``replay_node``.
+``recorder_node``, ``replay_node``, ``remote_node``.
 """
 
 import itertools
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-EARLY_NICE = {"distilled": 4, "full": 14, "view": 16}
+EARLY_NICE = {"distilled": 4, "full": 14, "view": 16, "remote": 12}
 """As in ``realtime.ROLES``, which a process reaches only when its libraries are loaded: who may wait lets the others
 load first. Only where it can be undone, i.e. for root."""
 

@@ -199,6 +199,56 @@ class RecorderParams(NodeParams):
     )
 
 
+class RemoteParams(NodeParams):
+    """Tells a remote centre of a minimal risk manoeuvre; runs where a target is configured."""
+
+    target: str = Field(
+        "",
+        max_length=400,
+        description="Where messages go: https://host/path (webhook) or mqtts://host:port; empty: nobody is told.",
+    )
+    vehicle_id: str = Field(
+        "",
+        max_length=64,
+        description="Name of this vehicle in every message: letters, digits, dots, dashes, underscores, colons.",
+    )
+    timeout_s: float = Field(10.0, ge=0.5, le=60, description="One try to deliver may take this long.")
+    ca_file: str = Field(
+        "", max_length=400, description="Certificates of trusted authorities (PEM); empty: the system's."
+    )
+    certificate_file: str = Field("", max_length=400, description="Certificate of this vehicle (PEM), if asked for.")
+    key_file: str = Field("", max_length=400, description="Its key, if not in the same file.")
+    secret_file: str = Field(
+        "", max_length=400, description="Webhook: file with the secret of the signature; empty: not signed."
+    )
+    user: str = Field(
+        "", max_length=128, description="MQTT: user name; empty: TRIPTYCH_REMOTE_USER of the environment."
+    )
+    password_file: str = Field(
+        "", max_length=400, description="MQTT: file with the password; empty: TRIPTYCH_REMOTE_PASSWORD."
+    )
+    topic: str = Field(
+        "", max_length=200, description="MQTT: topic to publish to; empty: triptych/<vehicle_id>/notification."
+    )
+    allow_plain: bool = Field(False, description="Allow targets without encryption: http and mqtt.")
+    queue_file: str = Field(
+        "~/.local/state/triptych/remote-queue.jsonl",
+        max_length=400,
+        description="Keeps messages until they are delivered; one file per vehicle.",
+    )
+    queue_limit: int = Field(
+        256, ge=4, le=10_000, description="Messages kept; routine ones make room first, the newest MRC never does."
+    )
+    retry_first_s: float = Field(1.0, gt=0, le=60, description="Wait after a first failure; doubles with each more.")
+    retry_max_s: float = Field(60.0, ge=1, le=3600, description="Greatest wait between two tries.")
+    constraint_timeout_s: float = Field(
+        1.0, gt=0, le=10, description="Silence of the supervisor after which the centre is told of it."
+    )
+    position_fresh_s: float = Field(
+        60.0, ge=0, le=3600, description="An older position is not sent; it carries its own time."
+    )
+
+
 class ReplayParams(NodeParams):
     """Plays a recording into the stack; the play begins when the tiers are ready."""
 
@@ -257,6 +307,7 @@ NODES: dict[str, NodeSchema] = {
     "view": NodeSchema("view_node", ViewParams),
     "recorder": NodeSchema("recorder_node", RecorderParams),
     "replay": NodeSchema("replay_node", ReplayParams),
+    "remote": NodeSchema("remote_node", RemoteParams),
 }
 """By node name."""
 

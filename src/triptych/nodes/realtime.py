@@ -46,6 +46,7 @@ ROLES: dict[str, Role] = {
     "full": Role(False, 0, 14, 48),
     "view": Role(False, 0, 16, 24),
     "recorder": Role(False, 0, 0, 32),  # its times of receipt are evidence: starved, it would blame the senders
+    "remote": Role(False, 0, 12, 0),
     "none": Role(False, 0, 0, 0),
 }
 """By name of the role. The safety core may interrupt all others, the supervisor the detector, the detector a camera

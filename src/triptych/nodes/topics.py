@@ -50,6 +50,7 @@ class Service:
 CAMERA_IMAGE = Topic("camera/image_raw", "sensor_msgs/msg/Image", "camera", 0.0, False, "camera: bgr8, rgb8 or mono8")
 ODOMETRY = Topic("odometry", "nav_msgs/msg/Odometry", "vehicle", 0.0, False, "vehicle speed in twist.twist.linear.x")
 DRIVER_STATE = Topic("driver/state", "triptych_ros/msg/DriverState", "driver", 0.0, False, "what is known of a driver")
+POSITION = Topic("position", "sensor_msgs/msg/NavSatFix", "vehicle", 0.0, False, "position, for remote notification")
 FULL_QUESTION = Topic("full/question", "std_msgs/msg/String", "anyone", 0.0, False, "a free question to tier 3")
 
 RESULTS: dict[Tier, Topic] = {
@@ -92,6 +93,7 @@ TOPICS: tuple[Topic, ...] = (
     CAMERA_IMAGE,
     ODOMETRY,
     DRIVER_STATE,
+    POSITION,
     FULL_QUESTION,
     *RESULTS.values(),
     *STATUSES.values(),

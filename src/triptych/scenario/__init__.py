@@ -10,20 +10,24 @@ from triptych.scenario.config import (
     demo_config,
     random_config,
 )
+from triptych.scenario.outcome import Collision, Outcome, Stop
 from triptych.scenario.truth import SceneTruth, TruthBox
 from triptych.scenario.world import Scenario
 
 __all__ = [
     "RULES",
     "Camera",
+    "Collision",
     "DriverAction",
     "DriverEvent",
+    "Outcome",
     "Rule",
     "Scenario",
     "ScenarioConfig",
     "SceneTruth",
     "Segment",
     "Situation",
+    "Stop",
     "TruthBox",
     "assess",
     "demo_config",

@@ -16,6 +16,8 @@ IDM_ACCELERATION_MPS2 = 1.6
 IDM_DECELERATION_MPS2 = 2.0
 IDM_HEADWAY_S = 1.5
 IDM_GAP_M = 2.5
+HARDEST_BRAKING_MPS2 = 3.6
+"""Nobody who drives along the road brakes harder."""
 
 
 def idm(speed: float, wanted: float, gap: float, lead_speed: float, headway_s: float = IDM_HEADWAY_S) -> float:

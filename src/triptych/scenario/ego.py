@@ -34,7 +34,6 @@ class Ego:
     lateral_speed: float = 0.0
     yaw_rad: float = 0.0
     hazard_lights: bool = False
-    pulled_over: bool = False
 
     @property
     def front(self) -> float:
@@ -72,7 +71,9 @@ class Ego:
         if limit is not None:
             allowed, deceleration = limit
             deceleration = min(max(deceleration, 0.0), MAX_DECELERATION_MPS2)
-            command = min(command, max(-deceleration, (allowed - self.speed) / 0.35))
+            # so slowly towards the limit that letting go of the brakes keeps within its jerk
+            settle_s = max(0.35, deceleration / JERK_UP_MPS3)
+            command = min(command, max(-deceleration, (allowed - self.speed) / settle_s))
         command = min(max(command, -MAX_DECELERATION_MPS2), MAX_ACCELERATION_MPS2)
         change = min(max(command - self.acceleration, -JERK_DOWN_MPS3 * dt_s), JERK_UP_MPS3 * dt_s)
         self.acceleration += change

@@ -28,6 +28,8 @@ SIGHT_M = 200.0
 """Nothing further away counts for hazards."""
 NIGHT_SIGHT_M = 150.0
 """Visual range at night when it rains or is foggy, if not less anyway."""
+LINE_MARGIN_M = 1.2
+"""Added to the gap to a stop line, before which vehicles stand nearer than before an obstacle."""
 _CORRIDOR_M = EGO_WIDTH_M / 2 + 0.3
 _COUNTING_PX = 480.0
 _SHINING_KINDS = frozenset(("car", "van", "truck", "bus", "motorbike", "signal"))
@@ -47,15 +49,24 @@ def in_path(ego: Ego, actor: Actor) -> bool:
     return a_low < high and a_high > low
 
 
+def comes_towards(actor: Actor) -> bool:
+    """Whether an actor drives in the other direction."""
+    return actor.heading < 0 and actor.state not in ("parked", "walk", "will cross")
+
+
+def along_mps(actor: Actor) -> float:
+    """Speed along the road of somebody in the path: 0 unless a vehicle in our direction."""
+    return actor.speed if actor.heading > 0 and actor.state == "" else 0.0
+
+
 def obstacles(ego: Ego, traffic: Traffic) -> list[tuple[float, float]]:
     """(gap in m, speed along the road in m/s) of everybody in the ego's path, nobody who comes towards it."""
     out: list[tuple[float, float]] = []
     for actor in traffic.actors:
-        if actor.s < ego.s - 1.0 or (actor.heading < 0 and actor.state not in ("parked", "walk", "will cross")):
+        if actor.s < ego.s - 1.0 or comes_towards(actor):
             continue
         if in_path(ego, actor):
-            along = actor.speed if actor.heading > 0 and actor.state == "" else 0.0
-            out.append((actor.s - actor.length / 2 - ego.front, along))
+            out.append((actor.s - actor.length / 2 - ego.front, along_mps(actor)))
     return out
 
 
@@ -64,11 +75,17 @@ def min_gap_m(ego: Ego, traffic: Traffic) -> float:
     return max(0.0, min((gap for gap, _ in obstacles(ego, traffic)), default=math.inf))
 
 
-def observe(ego: Ego, traffic: Traffic, plan: Plan, look: Look, weather: Weather, light: Light) -> Situation:
-    """The quantities of the advice table."""
+def visual_m(look: Look, weather: Weather, light: Light) -> float:
+    """Visual range."""
     visual = 3.0 / look.extinction_per_m
     if light is Light.NIGHT and weather is not Weather.CLEAR:
         visual = min(visual, NIGHT_SIGHT_M)
+    return visual
+
+
+def observe(ego: Ego, traffic: Traffic, plan: Plan, look: Look, weather: Weather, light: Light) -> Situation:
+    """The quantities of the advice table."""
+    visual = visual_m(look, weather, light)
     seen = min(visual, SIGHT_M)
     lead_gap, lead_speed, lead_braking = math.inf, 0.0, False
     in_lane = entering = near = wheeler = wheeler_close = red = works = math.inf

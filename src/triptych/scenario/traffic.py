@@ -9,6 +9,7 @@ import numpy as np
 
 from triptych.contract import DetectionClass, Road
 from triptych.scenario.actors import (
+    HARDEST_BRAKING_MPS2,
     Actor,
     halt,
     idm,
@@ -347,7 +348,7 @@ class Traffic:
                     actor.lane, actor.next_slow = 0.0, self.now_s + self._until_brake()
                 else:
                     acceleration = min(acceleration, idm(actor.speed, wanted, max(left, 0.1), 0.0))
-        acceleration = min(max(acceleration, -3.6), 2.0)
+        acceleration = min(max(acceleration, -HARDEST_BRAKING_MPS2), 2.0)
         actor.acceleration += min(max(acceleration - actor.acceleration, -14.0 * dt_s), 8.0 * dt_s)
         before = actor.speed
         actor.speed = max(0.0, before + actor.acceleration * dt_s)

@@ -16,17 +16,14 @@ from triptych.contract import (
     MotionConstraint,
     Odometry,
 )
-from triptych.scenario import atmosphere, observe
+from triptych.scenario import atmosphere, manoeuvre, observe, outcome
+from triptych.scenario.actors import Actor
 from triptych.scenario.advice import Situation, assess
 from triptych.scenario.camera import Camera
 from triptych.scenario.config import DriverAction, ScenarioConfig
-from triptych.scenario.ego import (
-    CURVE_ACCELERATION_MPS2,
-    EGO_FRONT_M,
-    EGO_REAR_M,
-    EGO_WIDTH_M,
-    Ego,
-)
+from triptych.scenario.ego import CURVE_ACCELERATION_MPS2, Ego
+from triptych.scenario.manoeuvre import Manoeuvre
+from triptych.scenario.outcome import Collision, Outcome
 from triptych.scenario.props import BACKDROP, BEYOND, ROADSIDE, Instance
 from triptych.scenario.render import Drawing, Renderer
 from triptych.scenario.road import Plan
@@ -63,7 +60,9 @@ class Scenario:
         self._ticks = 0
         self._time_s = 0.0
         self._heading_rad = 0.0
-        self._collision = False
+        self._touched: list[Actor] = []
+        self._outcome = Outcome()
+        self._manoeuvre: Manoeuvre | None = None
         self._committed: set[int] = set()
         self._asked_since_s: float | None = None
         self._took_over_at_s: float | None = None
@@ -105,8 +104,12 @@ class Scenario:
     @property
     def on_shoulder(self) -> bool:
         """Whether the whole vehicle is right of the carriageway's edge line."""
-        stretch = self._plan.at(self._ego.s)
-        return self._ego.d - EGO_WIDTH_M / 2 >= stretch.layout.right_edge - 0.25
+        return self._place() == "shoulder"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What has become of the drive so far."""
+        return self._outcome
 
     @property
     def finished(self) -> bool:
@@ -144,13 +147,14 @@ class Scenario:
             constraint = None
         ego.hazard_lights = constraint is not None and constraint.hazard_lights
         limit = None if constraint is None else (constraint.speed_limit_mps, constraint.deceleration_mps2)
-        before = ego.s
-        ego.drive(dt, self._wanted_mps(), self._obstacles(), limit, self._target_d(constraint))
+        target_d = self._target_d(constraint)
+        before, before_mps, before_mps2 = ego.s, ego.speed, ego.acceleration
+        ego.drive(dt, self._wanted_mps(), self._obstacles(), limit, target_d)
         self._traffic.step(dt, self._time_s, ego)
         kappa = float(self._plan.curvature(np.array([ego.s]))[0])
         self._heading_rad += kappa * (ego.s - before)
         self._plan.forget_before(ego.s - 200.0)
-        self._collision = self._collision or self._touches()
+        self._judge(dt, before_mps, before_mps2)
         self._drawn = None
 
     def _allowed_mps(self, s: float) -> float:
@@ -168,6 +172,8 @@ class Scenario:
 
     def _obstacles(self) -> list[tuple[float, float]]:
         ego = self._ego
+        if self._manoeuvre is not None and self._manoeuvre.blind is not None:
+            return self._manoeuvre.blind.obstacles(ego)
         out = observe.obstacles(ego, self._traffic)
         for index, signal in self._traffic.signals.items():
             line = self._traffic.furnished[index].stretch.stop_line_m
@@ -179,45 +185,51 @@ class Scenario:
                     self._committed.discard(index)
                 continue
             needed = ego.speed**2 / (2 * max(gap, 0.1))
-            if aspect is Aspect.AMBER and needed > 2.6:
+            if aspect is Aspect.AMBER and needed > manoeuvre.AMBER_MPS2:
                 self._committed.add(index)
             if index not in self._committed:
-                out.append((gap + 1.2, 0.0))
+                out.append((gap + observe.LINE_MARGIN_M, 0.0))
         return out
 
     def _target_d(self, constraint: MotionConstraint | None) -> float:
-        ego = self._ego
-        if constraint is None or not constraint.pull_over:
+        if constraint is None or constraint.state not in manoeuvre.STATES:
+            self._manoeuvre = None
             return 0.0
-        layout = self._plan.at(ego.s).layout
-        target = layout.pull_over_d
-        room = max(12.0, ego.speed * 2.0)
-        around = self._plan.between(ego.s, ego.s + room)
-        if target is None or any(x.layout.pull_over_d is None for x in around):
-            return ego.d if ego.d > 0.3 else 0.0
-        target = max(x.layout.pull_over_d or 0.0 for x in around) if len(around) > 1 else target
-        junctions = [x.junction_m for x in around if x.junction_m is not None]
-        if any(j - 4.0 < ego.s + room and ego.s < j + 30.0 for j in junctions):
-            return ego.d if ego.d > 0.3 else 0.0
-        half = EGO_WIDTH_M / 2 + 0.5
-        for actor in self._traffic.actors:
-            behind = 14.0 + (actor.speed * 2 if actor.heading > 0 else 0.0)
-            beside = abs(actor.d - target) < half + actor.width / 2 and -behind < actor.s - ego.s < room + 12.0
-            if beside and abs(actor.d - ego.d) > 0.2 and abs(target - ego.d) > 0.3:
-                return ego.d if ego.d > 0.3 else 0.0
-        return target
+        if self._manoeuvre is None:
+            self._manoeuvre = Manoeuvre(self._known())
+        if not constraint.pull_over and self._manoeuvre.blind is None:
+            self._manoeuvre.lose_sight(self._known())
+        return self._manoeuvre.target_d(self._ego, constraint, self._time_s)
 
-    def _touches(self) -> bool:
+    def _known(self) -> manoeuvre.Known:
+        air = atmosphere.air_at(self._plan, self._ego.s)
+        look = atmosphere.make_look(*air.now, int(self.config.seed), self.config.exposure)
+        sight_m = min(observe.SIGHT_M, observe.visual_m(look, *air.now))
+        return manoeuvre.look(self._time_s, self._ego, self._plan, self._traffic, sight_m)
+
+    def _place(self) -> str:
+        return manoeuvre.place(self._ego.d, self._plan.at(self._ego.s).layout.right_edge)
+
+    def _judge(self, dt_s: float, before_mps: float, before_mps2: float) -> None:
+        """Take the step that ends now into the outcome."""
         ego = self._ego
-        low, high = ego.s - EGO_REAR_M, ego.s + EGO_FRONT_M
-        for actor in self._traffic.actors:
-            if (
-                actor.s + actor.length / 2 > low
-                and actor.s - actor.length / 2 < high
-                and abs(actor.d - ego.d) < (actor.width + EGO_WIDTH_M) / 2
-            ):
-                return True
-        return False
+        least_m, nearest, touching = outcome.nearest_of(ego, self._traffic.actors)
+        new = [actor for actor in touching if not any(actor is known for known in self._touched)]
+        self._touched += new
+        step = outcome.Step(
+            self._time_s,
+            before_mps,
+            ego.speed,
+            ego.acceleration,
+            (ego.acceleration - before_mps2) / dt_s if ego.speed > 0.0 else 0.0,
+            least_m,
+            nearest.kind if nearest is not None else "",
+            tuple(Collision(self._time_s, a.kind, a.class_id, ego.speed, a.speed) for a in new),
+            ego.s,
+            ego.d,
+            self._place(),
+        )
+        self._outcome = outcome.after(self._outcome, step)
 
     # ---- driver and vehicle state
 
@@ -344,7 +356,7 @@ class Scenario:
             advice,
             ego.speed,
             observe.min_gap_m(ego, self._traffic),
-            self._collision,
+            bool(self._touched),
         )
 
     def situation(self) -> Situation:

@@ -1,0 +1,402 @@
+"""The closed loop on a virtual clock: scenario, tiers, supervisor, safety core and vehicle, with a hook at every hop.
+
+The very objects that drive (:class:`TierCore`, :class:`SupervisorCore`, the safety core's C code) are stepped by a
+discrete event simulation; engines infer for real and take their modelled time. Equal configuration and equal faults
+give equal decisions on every machine. What is modelled, and how:
+
+* a camera frame reaches the tiers :data:`CAMERA_NS` after its stamp, any other message its receivers :data:`MESSAGE_NS`
+  after it was sent;
+* who is stopped (SIGSTOP) hears nothing meanwhile and goes on as if no time had passed; who is killed forgets
+  everything and comes back after the fault's restart time, the supervisor with its latch;
+* the safety core runs every 10 ms and speaks when its command changes, and every 50 ms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from triptych.contract import (
+    BUDGETS,
+    ConstraintGuard,
+    DegradationState,
+    Frame,
+    InputError,
+    MotionConstraint,
+    Tier,
+    TierResult,
+    TierState,
+    VirtualClock,
+    crc_ok,
+    protect,
+)
+from triptych.engines.protocol import Engine, EngineOutput
+from triptych.injection.hops import CAMERA, COMMAND, CONSTRAINT, DRIVER, ODOMETRY, RESULT, STATUS
+from triptych.safety import SafetyCore, SafetyInputs, SafetyLimits, command_of
+from triptych.scenario import Scenario, ScenarioConfig
+from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.core import SupervisorCore
+from triptych.supervisor.faults import FaultRow
+from triptych.supervisor.records import Transition
+from triptych.tiers.core import TierCore
+from triptych.tiers.heartbeat import heartbeat
+
+NS = 1_000_000_000
+CAMERA_NS, MESSAGE_NS = 5_000_000, 1_000_000
+CYCLE_NS, REPEAT_NS = 10_000_000, 50_000_000
+ODOMETRY_NS, DRIVER_NS, STATUS_NS = 20_000_000, 100_000_000, 100_000_000
+START_STAMP_NS = 1_700_000_000 * NS
+PROCESSES = ("detector", "distilled", "full", "supervisor", "safety_core")
+LIMITS = SafetyLimits(trend_window_s=0.0)
+
+Delivery = tuple[int, Any]
+"""Delay in ns beyond the usual one, and the message."""
+
+
+class Fault(Protocol):
+    """What may be broken. All times are monotonic ns of the loop; see :class:`triptych.injection.faults.Injected`."""
+
+    def deliver(self, hop: str, message: Any, now_ns: int) -> list[Delivery] | None:
+        """What becomes of a message that is being sent; None leaves it alone."""
+
+    def answer(self, tier: Tier, output: EngineOutput, now_ns: int) -> EngineOutput | BaseException | None:
+        """What an engine says instead; None leaves it alone."""
+
+    def infer_ns(self, tier: Tier, usual_ns: int, now_ns: int) -> int | None:
+        """How long an inference takes; None: for ever."""
+
+    def offset_ns(self, now_ns: int) -> int:
+        """By how much the clock of stamps is off."""
+
+    def changes(self) -> Iterable[tuple[int, str, str]]:
+        """(time, process, ``kill`` | ``stop`` | ``continue`` | ``start``) in order."""
+
+
+@dataclass(order=True, slots=True)
+class _Event:
+    at_ns: int
+    rank: int
+    sequence: int
+    action: Callable[[], None] = field(compare=False)
+
+
+ARRIVAL, PERIODIC = range(2)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A tier: its engine, and the core of its present life."""
+
+    tier: Tier
+    engine: Engine
+    infer_ns: int
+    core: TierCore
+    life: int = 0
+    statuses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A command as the vehicle received it, at a monotonic time."""
+
+    t_ns: int
+    command: MotionConstraint
+
+
+@dataclass
+class Log:
+    """What happened.
+
+    Attributes:
+        transitions: of the supervisor, each with its monotonic time.
+        heard: commands to the vehicle that differ from the one before in limit, state, lights or reason.
+        effective: (time, the vehicle's own safe default applies), at each change.
+        speeds_mps: of the vehicle, every 100 ms.
+    """
+
+    transitions: list[tuple[int, Transition]] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+    effective: list[tuple[int, bool]] = field(default_factory=list)
+    speeds_mps: list[float] = field(default_factory=list)
+
+
+class ClosedLoop:
+    """One drive.
+
+    Args:
+        drive: the scenario.
+        engines: of the tiers; they are not closed.
+        table: the fault table.
+        config: parameters of the supervisor.
+        fault: what is broken on the way.
+        modelled_ms: time of one inference, by tier.
+    """
+
+    def __init__(
+        self,
+        drive: ScenarioConfig,
+        engines: Mapping[Tier, Engine],
+        table: Sequence[FaultRow],
+        config: SupervisorConfig,
+        fault: Fault,
+        modelled_ms: Mapping[Tier, float],
+    ) -> None:
+        self.scenario = Scenario(drive)
+        self.config, self.table, self.fault = config, tuple(table), fault
+        self.log = Log()
+        self.clock = VirtualClock(START_STAMP_NS)
+        self.supervisor = SupervisorCore(config, self.table)
+        self.lanes = {
+            tier: _Lane(tier, engine, round(modelled_ms[tier] * 1e6), _core(tier, engine))
+            for tier, engine in sorted(engines.items())
+        }
+        self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
+        self._constraint_record, self._motion_record = bytes(28), bytes(20)
+        self.guard = ConstraintGuard()
+        self._running = dict.fromkeys(PROCESSES, True)
+        self._waiting: dict[str, list[Callable[[], None]]] = {name: [] for name in PROCESSES}
+        self._events: list[_Event] = []
+        self._sequence = self._frames = self._drivers = self._commands = 0
+        self._told: tuple[object, ...] = ()
+        self._told_ns = -REPEAT_NS
+        self._heard: tuple[object, ...] = ()
+        self._safe: bool | None = None
+        self._schedule(round(NS / drive.fps))
+
+    # ---- events ----
+
+    def _at(self, at_ns: int, action: Callable[[], None], rank: int = ARRIVAL) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, _Event(at_ns, rank, self._sequence, action))
+
+    def _every(self, period_ns: int, action: Callable[[], None], first_ns: int = 0) -> None:
+        def run() -> None:
+            action()
+            self._at(self.now_ns + period_ns, run, PERIODIC)
+
+        self._at(first_ns, run, PERIODIC)
+
+    def _schedule(self, frame_ns: int) -> None:
+        for lane in self.lanes.values():
+            lane.core.start(0, self.stamp_ns)
+            self._every(STATUS_NS, partial(self._status, lane))
+        for at_ns, process, what in self.fault.changes():
+            self._at(at_ns, partial(self._change, process, what))
+        self._every(CYCLE_NS, self._drive)
+        self._every(frame_ns, self._take_picture)
+        self._every(ODOMETRY_NS, lambda: self._send(ODOMETRY, self.scenario.odometry(self.stamp_ns)))
+        self._every(DRIVER_NS, self._tell_driver)
+        self._every(CYCLE_NS, self._cycle)
+        self._every(round(self.config.tick_period_s * NS), self._tick)
+        self._every(10 * CYCLE_NS, lambda: self.log.speeds_mps.append(self.scenario.speed_mps))
+
+    @property
+    def now_ns(self) -> int:
+        """Monotonic time."""
+        return self.clock.monotonic_ns()
+
+    @property
+    def stamp_ns(self) -> int:
+        """What the clock of stamps shows."""
+        return self.clock.stamp_ns() + self.fault.offset_ns(self.now_ns)
+
+    def run(self, until_s: float) -> None:
+        """Go on until a time."""
+        end_ns = round(until_s * NS)
+        while True:
+            due_ns = min([self._events[0].at_ns, *self._deadlines()])
+            if due_ns > end_ns:
+                return
+            self.clock.advance_to(due_ns)
+            for lane in self._alive():
+                self._publish(lane, lane.core.poll(self.now_ns, self.stamp_ns))
+            while self._events and self._events[0].at_ns <= due_ns:
+                heapq.heappop(self._events).action()
+            for lane in self._alive():
+                self._take_job(lane)
+
+    def _alive(self) -> list[_Lane]:
+        return [lane for lane in self.lanes.values() if self._running[lane.tier.key]]
+
+    def _deadlines(self) -> Iterable[int]:
+        for lane in self._alive():
+            due_ns = lane.core.next_event_ns()
+            if due_ns is not None:
+                yield max(due_ns, self.now_ns)
+
+    # ---- processes ----
+
+    def _change(self, process: str, what: str) -> None:
+        self._running[process] = what in ("continue", "start")
+        if what in ("kill", "start"):
+            self._waiting[process].clear()
+        if what == "start":
+            self._begin_anew(process)
+        waiting, self._waiting[process] = self._waiting[process], []
+        if self._running[process]:
+            for action in waiting:
+                action()
+        else:
+            self._waiting[process] = waiting
+
+    def _begin_anew(self, process: str) -> None:
+        if process == "supervisor":
+            self.supervisor = SupervisorCore(self.config, self.table, latched=self.supervisor.latched)
+        elif process == "safety_core":
+            self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
+            self._constraint_record, self._motion_record = bytes(28), bytes(20)
+        else:
+            lane = self.lanes[Tier[process.upper()]]
+            lane.core, lane.life, lane.statuses = _core(lane.tier, lane.engine), lane.life + 1, 0
+            lane.core.start(self.now_ns, self.stamp_ns)
+
+    # ---- messages ----
+
+    def _send(self, hop: str, message: Any) -> None:
+        """Hand a message to whoever listens, unless something becomes of it on the way."""
+        usual_ns = CAMERA_NS if hop == CAMERA else MESSAGE_NS
+        deliveries = self.fault.deliver(hop, message, self.now_ns)
+        for delay_ns, value in [(0, message)] if deliveries is None else deliveries:
+            self._at(self.now_ns + usual_ns + delay_ns, partial(self._receive, hop, value))
+
+    def _receive(self, hop: str, message: Any) -> None:
+        try:
+            self._hand_over(hop, message)
+        except InputError:
+            return  # as in the nodes: as good as not received
+
+    def _hand_over(self, hop: str, message: Any) -> None:
+        now_ns, supervisor = self.now_ns, self._running["supervisor"]
+        core = self._running["safety_core"]
+        if hop == CAMERA:
+            frame = dataclasses.replace(message, received_ns=self.stamp_ns, received_monotonic_ns=now_ns)
+            for lane in self._alive():
+                lane.core.offer(frame, now_ns, self.stamp_ns)
+        elif hop == CONSTRAINT:
+            if core:
+                self._constraint_record = self._inputs.constraint(message)
+        elif hop == COMMAND:
+            self._obey(message)
+            if supervisor:
+                self.supervisor.on_command(message, now_ns, crc_ok(message))
+        elif hop == ODOMETRY:
+            if supervisor:
+                self.supervisor.on_odometry(message, now_ns)
+            if core:
+                self._motion_record = self._inputs.motion(message, now_ns)
+        elif hop == DRIVER:
+            if supervisor:
+                self.supervisor.on_driver(message, now_ns, crc_ok(message))
+            if core:
+                self._inputs.driver(message, now_ns)
+        elif supervisor and hop in RESULT:
+            self.supervisor.on_result(message, now_ns, crc_ok(message))
+        elif supervisor and hop in STATUS:
+            self.supervisor.on_status(message, now_ns, crc_ok(message))
+
+    # ---- the vehicle ----
+
+    def _obey(self, command: MotionConstraint) -> None:
+        self.guard.receive(command, self.now_ns, crc_ok=crc_ok(command))
+        key = (command.speed_limit_mps, command.state, command.hazard_lights, command.reason)
+        if key != self._heard:
+            self._heard = key
+            self.log.heard.append(Heard(self.now_ns, command))
+
+    def _drive(self) -> None:
+        effective = self.guard.effective(self.now_ns, self.stamp_ns)
+        safe = effective.reason.startswith("no constraint")
+        if safe is not self._safe:
+            self._safe = safe
+            self.log.effective.append((self.now_ns, safe))
+        self.scenario.step(CYCLE_NS / NS, effective)
+
+    def _take_picture(self) -> None:
+        self._frames += 1
+        self._send(CAMERA, Frame(self.scenario.render(), self.stamp_ns, self._frames))
+
+    def _tell_driver(self) -> None:
+        self._drivers += 1
+        self._send(DRIVER, protect(self.scenario.driver(self.stamp_ns), self._drivers))
+
+    # ---- the tiers ----
+
+    def _take_job(self, lane: _Lane) -> None:
+        frames = lane.core.take(self.now_ns)
+        if frames is None:
+            return
+        outcome = self._infer(lane, frames)
+        took_ns = self.fault.infer_ns(lane.tier, lane.infer_ns, self.now_ns)
+        if took_ns is not None:
+            if isinstance(outcome, EngineOutput):
+                outcome = dataclasses.replace(outcome, pre_ms=0.0, infer_ms=took_ns / 1e6, post_ms=0.0)
+            self._at(self.now_ns + took_ns, partial(self._complete, lane, lane.life, outcome))
+
+    def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
+        try:
+            output = lane.engine.infer(frames, "", None)
+        except Exception as error:  # as in the running tier: an engine's bug becomes a fallback, not a crash
+            return error
+        changed = self.fault.answer(lane.tier, output, self.now_ns)
+        return output if changed is None else changed
+
+    def _complete(self, lane: _Lane, life: int, outcome: EngineOutput | BaseException) -> None:
+        if life != lane.life:
+            return
+        if not self._running[lane.tier.key]:
+            self._waiting[lane.tier.key].append(partial(self._complete, lane, life, outcome))
+            return
+        self._publish(lane, lane.core.finish(outcome, self.now_ns, self.stamp_ns))
+
+    def _publish(self, lane: _Lane, result: TierResult | None) -> None:
+        if result is not None:
+            self._send(f"{lane.tier.key}.result", result)
+
+    def _status(self, lane: _Lane) -> None:
+        if self._running[lane.tier.key]:
+            lane.statuses += 1
+            fault, count = lane.core.fault(self.now_ns), lane.core.counters()
+            status = heartbeat(lane.tier, TierState.ACTIVE, fault, lane.engine, count, self.stamp_ns, lane.statuses)
+            self._send(f"{lane.tier.key}.status", status)
+
+    # ---- the two channels ----
+
+    def _tick(self) -> None:
+        if not self._running["supervisor"]:
+            return
+        commands = self.supervisor.step(self.now_ns, self.stamp_ns)
+        self.log.transitions += [(self.now_ns, change) for change in commands.transitions]
+        if commands.constraint is not None:
+            self._send(CONSTRAINT, commands.constraint)
+
+    def _cycle(self) -> None:
+        if not self._running["safety_core"]:
+            return
+        record = self.safety_core.step(self._constraint_record, self._motion_record, self.now_ns // 1_000_000)
+        command = command_of(record, self.stamp_ns)
+        assert command is not None
+        told = (command.causes, dataclasses.replace(command.constraint, stamp_ns=0))
+        if told != self._told or self.now_ns - self._told_ns >= REPEAT_NS:
+            self._told, self._told_ns = told, self.now_ns
+            self._commands += 1
+            self._send(COMMAND, protect(command.constraint, self._commands))
+
+    @property
+    def state(self) -> DegradationState:
+        """Of the supervisor's machine."""
+        return self.supervisor.machine.state
+
+
+def _core(tier: Tier, engine: Engine) -> TierCore:
+    return TierCore(
+        tier,
+        BUDGETS[tier],
+        engine_id=engine.id,
+        engine_version=engine.version,
+        device=engine.device.actual,
+        frames_wanted=engine.frames_wanted,
+    )
