@@ -89,6 +89,11 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     """The supervisor."""
 
     fault_table: str = Field("", max_length=400, description="Path of the fault table; empty: the shipped faults.yaml.")
+    policy_table: str = Field(
+        "",
+        max_length=400,
+        description="Path of the table that says how far each tier's result may go; empty: the shipped policy.yaml.",
+    )
     latch_file: str = Field(
         "",
         max_length=400,
