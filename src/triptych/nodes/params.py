@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
 from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.redundancy import MOST_INSTANCES, Mode
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -71,6 +72,12 @@ class TierParams(NodeParams):
         "raw", description="raw: sensor_msgs/Image on camera/image_raw; compressed: CompressedImage below it."
     )
     question: str = Field("", max_length=128, description="Standing question of a VLM tier; empty: the engine's own.")
+    redundancy: Mode = Field(
+        "none",
+        description="temporal: each picture twice through the engine, results that differ are refused; homogeneous: "
+        "several instances of the engine vote.",
+    )
+    instances: int = Field(3, ge=2, le=MOST_INSTANCES, description="Instances that vote, redundancy homogeneous.")
     autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
 
     def budget(self, tier: Tier) -> Budget:
