@@ -57,7 +57,8 @@ def stats(values: Sequence[float]) -> dict[str, float | int]:
 
 def write(path: Path, result: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Write a result with its provenance, beside and then renamed."""
-    config = [resource("config", "params.yaml"), resource("config", "faults.yaml"), resource("models")]
+    tables = [resource("config", name) for name in ("params.yaml", "faults.yaml", "policy.yaml")]
+    config = [*tables, resource("models")]
     document = {
         **result,
         "settings": dict(settings),

@@ -133,10 +133,27 @@ def resolve(field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[st
 
 LIMITS = {"exclusiveMinimum": "above ", "minimum": "", "maximum": "to ", "exclusiveMaximum": "to below "}
 
+POLICY = re.compile(r"(<!-- policy -->\n).*?(<!-- end of policy -->)", re.DOTALL)
+
+
+def policy_page() -> str:
+    """docs/policy.md with the shipped table between its two marks made anew; the rest is written by hand."""
+    from triptych.supervisor.policy import load_policy
+
+    columns = ("function", "asil", "mode", "detector", "distilled", "full", "why")
+    lines = [f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"]
+    for row in load_policy(DOCS.parent / "config" / "policy.yaml").rows:
+        lines.append("| " + " | ".join(str(getattr(row, name)) for name in columns) + " |\n")
+    page, count = POLICY.subn(lambda m: m[1] + "".join(lines) + m[2], (DOCS / "policy.md").read_text())
+    assert count == 1, "docs/policy.md: the marks around the table are gone"
+    return page
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "engines.md": engines_page,
     "messages.md": messages_page,
     "parameters.md": parameters_page,
+    "policy.md": policy_page,
     "remote-schema.json": remote_schema,
 }
 

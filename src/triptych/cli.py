@@ -271,9 +271,10 @@ def _lockstep(
     from triptych.report.provenance import provenance
     from triptych.supervisor.config import supervisor_config
     from triptych.supervisor.faults import load_faults
+    from triptych.supervisor.policy import load_policy
 
     session.prepare(folder)
-    table = resources.resource("config", "faults.yaml")
+    table, rules = (resources.resource("config", name) for name in ("faults.yaml", "policy.yaml"))
     file = session.params_file(params)
     expected = {"distilled_expected": Tier.DISTILLED in tiers, "full_expected": Tier.FULL in tiers}
     values = {**session.supervisor_settings(file), **expected}
@@ -284,6 +285,7 @@ def _lockstep(
             recording,
             loaded,
             faults=load_faults(table),
+            policy=load_policy(rules),
             config=supervisor_config(values),
             options=options,
             out=folder,
@@ -291,7 +293,7 @@ def _lockstep(
         )
     record.meta["tiers"] = [t.key for t in tiers]
     console.print(f"decisions: sha256 {record.meta['decisions_sha256']}", highlight=False)
-    config = [file, table, resources.resource("models")]
+    config = [file, table, rules, resources.resource("models")]
     return write_report(record, folder, provenance(config, {**settings, "mode": "lockstep"}, recording.path))
 
 

@@ -149,7 +149,8 @@ def run(
         "tiers": [s.name for s in plan.specs if s.module.endswith("tier_node")],
     }
     record = complete_record(plan.out, extra, events)
-    config = [params, resources.resource("config", "faults.yaml"), resources.resource("models")]
+    tables = [resources.resource("config", name) for name in ("faults.yaml", "policy.yaml")]
+    config = [params, *tables, resources.resource("models")]
     return write_report(record, plan.out, provenance(config, plan.settings, plan.data))
 
 

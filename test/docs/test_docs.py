@@ -24,7 +24,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["engines.md", "messages.md", "parameters.md", "remote-schema.json"])
+@pytest.mark.parametrize("page", ["engines.md", "messages.md", "parameters.md", "policy.md", "remote-schema.json"])
 def test_generated_page_is_in_step(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run: python docs/generate.py"
 

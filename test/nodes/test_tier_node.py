@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,3 +244,66 @@ def test_compressed_camera(engine: EchoEngine) -> None:
         world.until(fresh)
     finally:
         world.close()
+
+
+@pytest.fixture
+def nominal_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The echo engine has no manifest; this is what it would say."""
+    manifest = SimpleNamespace(latency=SimpleNamespace(nominal_ms=300.0))
+    monkeypatch.setattr(tier_node, "load_manifest", lambda _: manifest)
+
+
+def test_instances_that_cannot_be_in_time_are_refused(engine: EchoEngine, nominal_ms: None) -> None:
+    """Four runs of 300 ms do not fit into a second; the node lives on and says so."""
+    world = World(redundancy="homogeneous", instances=4)
+    try:
+        assert world.node.trigger_configure() == FAILURE
+        assert "4 runs of 300 ms leave nothing of the budget of 1000 ms" in world.node._fault
+        world.until(lambda: last(world) is not None and "4 runs of 300 ms" in last(world).fault)
+    finally:
+        world.close()
+
+
+def test_dissent_is_seen_in_the_diagnostics(
+    engine: EchoEngine, nominal_ms: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three echoes, of which one comes to hear something else on the road."""
+    engines = [EchoEngine() for _ in range(3)]
+    loaded = iter(engines)
+    monkeypatch.setattr(tier_node, "load_engine", lambda *_: next(loaded))
+    world = World(redundancy="homogeneous", instances=3)
+    try:
+        assert world.node.trigger_configure() == OK
+        assert world.node.trigger_activate() == OK
+        found = {v.key: v.value for v in world.node._diagnostic(world.node._status()).values}
+        assert found["redundancy"] == "homogeneous, 3 instances" and found["last dissent"] == "none"
+        deaf = EngineOutput(SceneAdvice(text="nothing"), 0.2, 0.1, 1.0, 0.1)
+        engines[1].infer = lambda *_: deaf  # type: ignore[method-assign]
+        world.until(lambda: any(r.origin is Origin.FRESH and r.uncertainty > 0.4 for r in world.results), picture=True)
+        result = world.results[-1]
+        assert result.payload.text == "seen" and result.uncertainty == pytest.approx(0.2 + 0.8 / 3)
+        status = world.node._diagnostic(world.node._status())
+        found = {v.key: v.value for v in status.values}
+        assert found["last dissent"] == "instance 2: text" and found["dissents by instance"].startswith("0, ")
+        assert status.level == b"\x01" and status.message == "instances differ: instance 2: text"
+    finally:
+        world.close()
+    assert all(one.closed for one in engines)
+
+
+def test_a_real_detector_twice_per_picture() -> None:
+    """From parameters to the golden frame, with the shipped engine and its manifest."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=dds.claim_domain())
+    values = {"scheduling": "normal", "cpus": "all", "autostart": False, "redundancy": "temporal"}
+    overrides = [Parameter(name, value=value) for name, value in values.items()]
+    node = tier_node.TierNode("detector", context=context, parameter_overrides=overrides)
+    try:
+        assert node.trigger_configure() == OK
+        assert node.trigger_activate() == OK
+        found = {v.key: v.value for v in node._diagnostic(node._status()).values}
+        assert found["redundancy"] == "temporal" and found["answers / disputed / refused"] == "5 / 0 / 0"
+    finally:
+        node.close()
+        node.destroy_node()
+        context.try_shutdown()

@@ -24,7 +24,8 @@ from triptych.contract import (
     TierStatus,
 )
 from triptych.contract.supervision import StateRecord
-from triptych.supervisor import FaultRow, SupervisorConfig, SupervisorCore, Transition, load_faults
+from triptych.supervisor import FaultRow, Policy, SupervisorConfig, SupervisorCore, Transition, load_faults
+from triptych.supervisor.policy import DEFAULT_POLICY, check_policy
 from triptych.supervisor.records import Commands
 
 S = DegradationState
@@ -32,6 +33,7 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 START_STAMP_NS = 1_700_000_000 * SECOND
 FAULTS = Path(__file__).resolve().parents[2] / "config" / "faults.yaml"
+POLICY = FAULTS.with_name("policy.yaml")
 ADVICE_PERIOD_MS = {Tier.DISTILLED: 200, Tier.FULL: 2000}
 LATENCY_MS = {Tier.DETECTOR: 20, Tier.DISTILLED: 150, Tier.FULL: 1500}
 
@@ -40,6 +42,15 @@ LATENCY_MS = {Tier.DETECTOR: 20, Tier.DISTILLED: 150, Tier.FULL: 1500}
 def table() -> tuple[FaultRow, ...]:
     """The shipped fault table."""
     return load_faults(FAULTS)
+
+
+def policy(**changes: str) -> Policy:
+    """The default policy with fields changed: ``policy(cruise_full="never")``."""
+    rows = {row.function: row.model_dump() for row in DEFAULT_POLICY.rows}
+    for name, value in changes.items():
+        function, _, tier = name.rpartition("_")
+        rows[function][tier] = value
+    return check_policy([*rows.values()], "p.yaml")
 
 
 def row(**changes: object) -> FaultRow:
@@ -91,9 +102,15 @@ class Rig:
     follows the constraint), ``clock_step_ns``, and ``edit_result``, called with every result before it is sent.
     """
 
-    def __init__(self, latched: bool = False, faults: tuple[FaultRow, ...] | None = None, **config: object) -> None:
+    def __init__(
+        self,
+        latched: bool = False,
+        faults: tuple[FaultRow, ...] | None = None,
+        policy: Policy = DEFAULT_POLICY,
+        **config: object,
+    ) -> None:
         self.config = SupervisorConfig(**{"safety_core_expected": False, **config})  # type: ignore[arg-type]
-        self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched)
+        self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched, policy=policy)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0
         self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core"}

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
 from triptych.safety.limits import SafetyLimits
 from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.redundancy import MOST_INSTANCES, Mode
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -72,6 +73,12 @@ class TierParams(NodeParams):
         "raw", description="raw: sensor_msgs/Image on camera/image_raw; compressed: CompressedImage below it."
     )
     question: str = Field("", max_length=128, description="Standing question of a VLM tier; empty: the engine's own.")
+    redundancy: Mode = Field(
+        "none",
+        description="temporal: each picture twice through the engine, results that differ are refused; homogeneous: "
+        "several instances of the engine vote.",
+    )
+    instances: int = Field(3, ge=2, le=MOST_INSTANCES, description="Instances that vote, redundancy homogeneous.")
     autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
 
     def budget(self, tier: Tier) -> Budget:
@@ -90,6 +97,11 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     """The supervisor."""
 
     fault_table: str = Field("", max_length=400, description="Path of the fault table; empty: the shipped faults.yaml.")
+    policy_table: str = Field(
+        "",
+        max_length=400,
+        description="Path of the table that says how far each tier's result may go; empty: the shipped policy.yaml.",
+    )
     latch_file: str = Field(
         "",
         max_length=400,

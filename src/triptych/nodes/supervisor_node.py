@@ -38,7 +38,7 @@ from triptych.nodes.io import (
 from triptych.nodes.params import NodeParams, SupervisorParams, load
 from triptych.nodes.runtime import Notes, diagnostic, diagnostics, main
 from triptych.resources import resource
-from triptych.supervisor import Commands, SupervisorConfig, SupervisorCore, load_faults
+from triptych.supervisor import Commands, SupervisorConfig, SupervisorCore, load_faults, load_policy
 from triptych_ros.msg import (
     DegradationState,
     Detections,
@@ -74,8 +74,9 @@ class SupervisorNode(Node):  # type: ignore[misc]
         names = set(SupervisorConfig.model_fields)
         config = SupervisorConfig(**{n: v for n, v in self.params.model_dump().items() if n in names})
         table = Path(self.params.fault_table) if self.params.fault_table else resource("config", "faults.yaml")
+        rules = Path(self.params.policy_table) if self.params.policy_table else resource("config", "policy.yaml")
         self._latch = Latch(self.params.latch_file)
-        self.core = SupervisorCore(config, load_faults(table), latched=self._latch.read())
+        self.core = SupervisorCore(config, load_faults(table), latched=self._latch.read(), policy=load_policy(rules))
         self.notes = Notes(self)
         self._period_ns = round(config.tick_period_s * 1e9)
         self._idle_ns = round((config.constraint_period_s - config.tick_period_s / 2) * 1e9)

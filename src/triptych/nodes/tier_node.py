@@ -33,12 +33,14 @@ from triptych.contract import Tier as TierName
 from triptych.contract.result import MAX_QUESTION
 from triptych.engines.load import load_engine
 from triptych.engines.locate import locate
+from triptych.engines.manifest import load_manifest
 from triptych.engines.protocol import Engine
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import DATA_QOS, INPUT_QOS, SENSOR_QOS, BlockingReader, Skipped, create_publisher
 from triptych.nodes.params import TierParams, load
 from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
 from triptych.tiers import Tier
+from triptych.tiers.redundancy import CLOSE, EXACT, RedundantEngine, check_time, redundant
 from triptych_ros.msg import Detections, SceneAdvice
 from triptych_ros.msg import TierStatus as TierStatusMsg
 
@@ -161,7 +163,16 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
     def _new_engine(self) -> Engine:
         params = self.params
         manifest = locate(params.engine or f"triptych-{self.tier.key}")
-        return load_engine(manifest, params.device, params.threads, params.engine_dir or None)
+
+        def one() -> Engine:
+            return load_engine(manifest, params.device, params.threads, params.engine_dir or None)
+
+        if params.redundancy != "none":
+            nominal_ms = load_manifest(manifest).latency.nominal_ms
+            where = f"parameters of node {self.get_name()}"
+            check_time(params.redundancy, params.instances, nominal_ms, self.budget, where)
+        repeatable = params.device == "cpu" and params.threads == 1
+        return redundant(one, params.redundancy, params.instances, EXACT if repeatable else CLOSE)
 
     def _start(self) -> None:
         if self._engine is None:
@@ -302,6 +313,13 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
             **self.notes.values(),
         }
         message = status.fault or status.state.name
+        tier = self._tier
+        engine = tier.engine if tier is not None else self._engine
+        if isinstance(engine, RedundantEngine):
+            record = engine.record
+            values.update(record.values())
+            if record.last and not level:
+                level, message = 1, f"instances differ: {record.last}"
         return diagnostic(level, f"triptych: {self.get_name()}", message, values)
 
 

@@ -57,6 +57,7 @@ from triptych.replay.writer import BagWriter
 from triptych.supervisor.config import SupervisorConfig, supervisor_config
 from triptych.supervisor.core import SupervisorCore
 from triptych.supervisor.faults import FaultRow
+from triptych.supervisor.policy import DEFAULT_POLICY, Policy
 from triptych.supervisor.records import Commands
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
@@ -82,6 +83,7 @@ def run_lockstep(
     engines: Mapping[Tier, Engine],
     *,
     faults: Sequence[FaultRow],
+    policy: Policy = DEFAULT_POLICY,
     config: SupervisorConfig | None = None,
     budgets: Mapping[Tier, Budget] = BUDGETS,
     options: Options | None = None,
@@ -97,6 +99,7 @@ def run_lockstep(
         engines: loaded engines; each must pass its golden frame. Load them with one thread: results of several threads
             may differ in the last bit.
         faults: the fault table, from ``triptych.supervisor.faults.load_faults``.
+        policy: how far each tier's result may go, from ``triptych.supervisor.policy.load_policy``.
         config: parameters of the supervisor; a VLM tier without an engine should be marked as not expected there.
         options: start and duration apply. ``rate`` has no effect in lockstep (noted in ``meta["warnings"]``); ``loop``
             is refused, because it would never end.
@@ -124,7 +127,7 @@ def run_lockstep(
         _check_golden(tier, engine)
     # A recording obeys nobody: there is no last hop to the vehicle.
     config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
-    run = _Run(recording, engines, faults, config, budgets, options, nominal_ms or {})
+    run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {})
     run.question = question
     with _Outputs(out, camera_in_bag) as outputs:
         run.execute(outputs, progress)
@@ -189,13 +192,15 @@ class _Run:
         recording: Recording,
         engines: Mapping[Tier, Engine],
         faults: Sequence[FaultRow],
+        policy: Policy,
         config: SupervisorConfig,
         budgets: Mapping[Tier, Budget],
         options: Options,
         nominal_ms: Mapping[Tier, float],
     ) -> None:
         self.recording, self.config, self.budgets, self.options = recording, config, budgets, options
-        self.supervisor = SupervisorCore(config, faults, budgets)
+        self.supervisor = SupervisorCore(config, faults, budgets, policy=policy)
+        self.policy = policy
         self.faults = faults
         self.question = ""
         self.lanes = [
@@ -418,6 +423,7 @@ class _Run:
             "budgets": {t.key: rec.to_plain(b) for t, b in sorted(self.budgets.items())},
             "supervisor": self.config.model_dump(),
             "faults": [rec.to_plain(f.model_dump() if hasattr(f, "model_dump") else f) for f in self.faults],
+            "policy": [row.model_dump() for row in self.policy.rows],
             "engines": {
                 lane.tier.key: {
                     "id": lane.engine.id,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from triptych.contract.terms import Advice, DegradationState
 from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.policy import Permission
 
 
 def state_limits_mps(config: SupervisorConfig) -> dict[DegradationState, float]:
@@ -26,6 +28,22 @@ def advice_cap_mps(advice: Advice | None, caps_mps: tuple[float, ...]) -> float:
     if advice is None:
         return caps_mps[Advice.CAUTION]
     return caps_mps[advice] if 0 <= advice < len(caps_mps) else caps_mps[-1]
+
+
+def tier_cap_mps(
+    permission: Permission, advice: Advice | None, compared: Advice | None, caps_mps: tuple[float, ...]
+) -> float:
+    """The cap a VLM tier puts on the speed; infinite when the policy does not let it speak.
+
+    Args:
+        permission: the tier's, in cruise. Whatever exceeds advice counts as advice: arbitration stays a minimum.
+        advice: the tier's own; None when it has none to give.
+        compared: what is left of it beside the detector (:mod:`triptych.supervisor.comparison`); None likewise.
+        caps_mps: by advice.
+    """
+    if permission is Permission.NEVER:
+        return inf
+    return advice_cap_mps(compared if permission is Permission.REDUNDANT_INPUT else advice, caps_mps)
 
 
 def lowest_mps(limit_mps: float, caps_mps: Iterable[float]) -> float:

@@ -67,8 +67,8 @@ class TierChannel:
         crc_ok: bool,
         fingerprint: int | None,
         moving: bool,
-    ) -> None:
-        """One result.
+    ) -> bool:
+        """One result; returns whether its content may be used.
 
         Args:
             result: as received.
@@ -80,13 +80,13 @@ class TierChannel:
             moving: whether the vehicle certainly moves.
         """
         if not self._crc.observe(crc_ok, received_ns):
-            return
+            return False
         self._sequence.observe(result.sequence_counter, received_ns)
         if not self._invalid.observe(result.tier is self.tier and result_is_valid(result), received_ns):
-            return
+            return False
         if result.origin is not Origin.DEFAULT:
             if judge_age and not (self._future.observe(age_s) and age_s <= self._keep_s):
-                return
+                return False
             if judge_age:
                 self._content.observe(received_ns - round(age_s * 1e9))
             elif result.origin is Origin.FRESH:
@@ -104,6 +104,7 @@ class TierChannel:
         self._silence.observe(received_ns)
         if isinstance(result.payload, SceneAdvice):
             self.advice = result.payload.advice
+        return True
 
     def take_status(
         self, status: TierStatus, received_ns: int, crc_ok: bool, judge_age: bool, standstill: bool

@@ -14,11 +14,12 @@ from typing import Any
 from triptych.contract.budgets import BUDGETS, Budget
 from triptych.contract.driving import DriverState, MotionConstraint, Odometry
 from triptych.contract.e2e import protect
-from triptych.contract.result import TierResult, TierStatus
+from triptych.contract.result import SceneAdvice, TierResult, TierStatus
 from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
-from triptych.contract.terms import DegradationState, Tier, VerdictLevel
-from triptych.supervisor.arbitration import advice_cap_mps, lowest_mps, state_limits_mps
+from triptych.contract.terms import DegradationState, Origin, Tier, VerdictLevel
+from triptych.supervisor.arbitration import lowest_mps, state_limits_mps, tier_cap_mps
 from triptych.supervisor.channel import Metric, TierChannel
+from triptych.supervisor.comparison import Comparison, Seen, scene_of
 from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.faults import FaultLife, FaultRow, Reaction
 from triptych.supervisor.machine import Inputs, MachineState, transition
@@ -28,6 +29,7 @@ from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
 from triptych.supervisor.monitors.safety_core import SafetyCoreMonitor
+from triptych.supervisor.policy import DEFAULT_POLICY, VLM, Function, Permission, Policy
 from triptych.supervisor.records import (
     NOTHING,
     Commands,
@@ -41,7 +43,6 @@ _AUTOMATED = frozenset({S.NOMINAL, S.L3_PERCEPTION_ONLY, S.L2_TAKEOVER_REQUEST, 
 _MANOEUVRE = frozenset({S.L1_MINIMAL_RISK_MANOEUVRE, S.MRC})
 _COMFORT = frozenset({S.NOMINAL, S.L3_PERCEPTION_ONLY, S.MANUAL})
 _OWN = frozenset({"supervisor", "clock"})
-_VLM = (Tier.DISTILLED, Tier.FULL)
 _INBOX = 4096
 
 
@@ -54,6 +55,8 @@ class SupervisorCore:
         budgets: the timing contract of the tiers.
         latched: the last run ended within a minimal risk manoeuvre or condition that nobody has reset; this one
             begins there. Whoever restarts a supervisor has to remember it (:attr:`latched`).
+        policy: how far a tier's results may go, from :func:`triptych.supervisor.policy.load_policy`; default: as the
+            shipped table has it.
     """
 
     def __init__(
@@ -62,15 +65,20 @@ class SupervisorCore:
         faults: Iterable[FaultRow],
         budgets: Mapping[Tier, Budget] = BUDGETS,
         latched: bool = False,
+        policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        self.config = config
+        self.config, self.policy = config, policy
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
         self._safety_core = SafetyCoreMonitor(config.event_window_s) if config.safety_core_expected else None
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
-        self._vlm = tuple(self._channels[tier] for tier in _VLM if expected[tier])
+        self._vlm = tuple(self._channels[tier] for tier in VLM if expected[tier])
         self._vlm_keys = frozenset(channel.tier.key for channel in self._vlm)
+        permissions = {channel.tier: policy.permitted(Function.CRUISE, channel.tier) for channel in self._vlm}
+        self._comparing = frozenset(t for t, may in permissions.items() if may is Permission.REDUNDANT_INPUT)
+        self._seen = Seen()
+        self._compared: dict[Tier, Comparison] = {}
         self._awaited = (
             *((tier.key, channel.never) for tier, channel in self._channels.items()),
             ("odometry", self._odometry.never),
@@ -206,7 +214,19 @@ class SupervisorCore:
             return
         age_s = (self._to_stamp(received_ns) - result.source_stamp_ns) / 1e9
         moving = abs(self._odometry.speed_mps(received_ns)) >= self.config.standstill_speed_mps
-        channel.take_result(result, received_ns, age_s, self._clock.settled(received_ns), crc_ok, fingerprint, moving)
+        settled = self._clock.settled(received_ns)
+        if channel.take_result(result, received_ns, age_s, settled, crc_ok, fingerprint, moving) and self._comparing:
+            self._compare(result)
+
+    def _compare(self, result: TierResult) -> None:
+        """Keep what the detector saw, and hold what a VLM tier says against it if the policy has it so."""
+        scene, payload = scene_of(result.payload), result.payload
+        if result.tier is Tier.DETECTOR:
+            if result.origin is not Origin.DEFAULT:
+                self._seen.add(result.source_stamp_ns, scene)
+        elif result.tier in self._comparing and isinstance(payload, SceneAdvice):
+            detector = self._seen.at(result.source_stamp_ns)
+            self._compared[result.tier] = Comparison(payload.advice, scene, detector)
 
     def _take_status(self, status: TierStatus, received_ns: int, crc_ok: bool) -> None:
         channel = self._channels.get(status.tier)
@@ -284,6 +304,7 @@ class SupervisorCore:
         self._driver.gate.restart()
         for channel in self._channels.values():
             channel.clock_stepped()
+        self._seen.clear()
 
     def _judge(self, now_ns: int, elapsed_ns: int) -> list[FaultLife]:
         """Let every row look at its metric; returns those that became active or ended."""
@@ -363,10 +384,18 @@ class SupervisorCore:
             return limit_mps
         if state is S.L2_TAKEOVER_REQUEST and standstill:
             return 0.0
-        caps = self._caps_mps
-        return lowest_mps(
-            limit_mps,
-            [advice_cap_mps(None if c.tier.key in self._lost else c.advice, caps) for c in self._vlm],
+        return lowest_mps(limit_mps, [self._tier_cap_mps(channel) for channel in self._vlm])
+
+    def _tier_cap_mps(self, channel: TierChannel) -> float:
+        """The cap of a VLM tier: as far as the policy lets it speak, and cautious when it is lost."""
+        tier = channel.tier
+        lost = tier.key in self._lost
+        comparison = self._compared.get(tier)
+        return tier_cap_mps(
+            self.policy.permitted(Function.CRUISE, tier),
+            None if lost else channel.advice,
+            None if lost or comparison is None else comparison.care,
+            self._caps_mps,
         )
 
     # ---- what goes out ----
@@ -463,7 +492,8 @@ class SupervisorCore:
         sources: dict[str, list[FaultLife]] = {}
         for life in self._lives:
             sources.setdefault(life.row.source, []).append(life)
-        return tuple(_diagnostic(source, lives, self._reactions) for source, lives in sources.items())
+        said = tuple(_diagnostic(source, lives, self._reactions) for source, lives in sources.items())
+        return (*said, _comparison(self._compared)) if self._comparing else said
 
 
 def _diagnostic(source: str, lives: list[FaultLife], reactions: Mapping[str, Reaction]) -> Diagnostic:
@@ -486,3 +516,13 @@ def _diagnostic(source: str, lives: list[FaultLife], reactions: Mapping[str, Rea
         for life in lives
     ]
     return Diagnostic(level, f"triptych/{source}", message, tuple(values))
+
+
+def _comparison(comparisons: Mapping[Tier, Comparison]) -> Diagnostic:
+    """Where detector and VLM tiers disagree, in words."""
+    values, differ = [], []
+    for tier, found in comparisons.items():
+        differ += [f"{tier.key} and detector on {subject}" for subject in found.disagreements]
+        values.append((tier.key, f"care={found.care:d} vlm: {found.vlm} detector: {found.detector}"))
+    message = f"disagree: {', '.join(differ)}" if differ else "no disagreement"
+    return Diagnostic(1 if differ else 0, "triptych/comparison", message, tuple(values))
