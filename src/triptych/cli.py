@@ -474,6 +474,41 @@ def forge(context: typer.Context) -> None:
 
 
 @app.command()
+def inject(
+    campaign: Annotated[Optional[Path], typer.Argument(help="Campaign file; none: the shipped standard one.")] = None,  # noqa: UP045
+    out: Out = None,
+    only: Annotated[Optional[list[str]], typer.Option(help="Beginning of a fault's name; repeat for more.")] = None,  # noqa: UP045
+    seeds: Annotated[Optional[int], typer.Option(min=1, help="Drives per fault instead of the campaign's.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(min=0, help="This one drive: a trial of a report again.")] = None,  # noqa: UP045
+    workers: Annotated[int, typer.Option(min=0, max=256, help="Processes; 0: one per core.")] = 0,
+    engine: Engines = None,
+    kinds: Annotated[bool, typer.Option("--kinds", help="List what can be broken, and end.")] = False,
+) -> None:
+    """Break things on purpose in closed loop, and see whether it is noticed; exit 0 only if all limits held."""
+    import os
+
+    from triptych import resources
+    from triptych.injection import command
+
+    if kinds:
+        console.print(command.kinds_table())
+        return
+    summary = command.inject(
+        campaign or resources.resource("config", "inject", "standard.yaml"),
+        out or Path("inject_report"),
+        engines_of(engine),
+        only or [],
+        seeds,
+        seed,
+        workers or len(os.sched_getaffinity(0)),
+        console,
+        progress_bar(),
+    )
+    if not summary.held:
+        raise typer.Exit(EXIT_NOT_HELD)
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of an earlier run (with record.jsonl).")],
 ) -> None:

@@ -1,0 +1,153 @@
+"""Many trials, on several cores, one line each; an interrupted campaign goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from triptych.contract import ConfigError, Tier
+from triptych.engines.load import load_engine
+from triptych.engines.locate import locate
+from triptych.engines.protocol import Engine
+from triptych.injection.campaign import Campaign
+from triptych.injection.trial import Trial, Verdict, run_trial
+from triptych.resources import resource
+from triptych.supervisor.faults import FaultRow, load_faults
+
+TRIALS_FILE = "trials.jsonl"
+_worker: tuple[Campaign, Mapping[Tier, Engine], Sequence[FaultRow]] | None = None
+
+
+def digest(campaign: Campaign, engines: Mapping[Tier, str]) -> str:
+    """What decides the outcome: campaign, fault table, engines; a line of another digest is not taken over."""
+    h = hashlib.sha256(campaign.model_dump_json().encode())
+    h.update(resource("config", "faults.yaml").read_bytes())
+    for tier in Tier:
+        h.update(locate(engines.get(tier, f"triptych-{tier.key}")).read_bytes())
+    return h.hexdigest()
+
+
+def load_engines(engines: Mapping[Tier, str]) -> dict[Tier, Engine]:
+    """All three tiers' engines, one thread each."""
+    return {tier: load_engine(locate(engines.get(tier, f"triptych-{tier.key}"))) for tier in Tier}
+
+
+def _begin(campaign: Campaign, engines: Mapping[Tier, str]) -> None:
+    global _worker
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _worker = (campaign, load_engines(engines), load_faults(resource("config", "faults.yaml")))
+
+
+def _try(number: int, seed: int) -> dict[str, Any]:
+    assert _worker is not None
+    campaign, engines, table = _worker
+    return plain(run_trial(campaign, campaign.faults[number], seed, engines, table))
+
+
+def plain(trial: Trial) -> dict[str, Any]:
+    """As one line holds it."""
+    return {**asdict(trial), "verdict": trial.verdict.value}
+
+
+def trial_of(line: Mapping[str, Any]) -> Trial:
+    """The trial of a line."""
+    values = {
+        **line,
+        "verdict": Verdict(line["verdict"]),
+        "faults": tuple(line["faults"]),
+        "final": tuple(line["final"]),
+    }
+    values.pop("digest", None)
+    return Trial(**values)
+
+
+def run_campaign(
+    campaign: Campaign,
+    out: Path,
+    engines: Mapping[Tier, str] | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int, Trial | None], None] = lambda done, total, trial: None,
+) -> list[Trial]:
+    """All trials, in the campaign's order.
+
+    Args:
+        out: folder of ``trials.jsonl``; what is found there of the same campaign, fault table and engines is not run
+            again.
+        engines: manifest or name of an engine where it is not the built-in one.
+        progress: called with trials done, trials in all, and the newest.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+        EngineError: an engine cannot be loaded.
+    """
+    chosen = dict(engines or {})
+    mark = digest(campaign, chosen)
+    wanted = [
+        (n, s)
+        for s in range(campaign.first_seed, campaign.first_seed + campaign.seeds)
+        for n in range(len(campaign.faults))
+    ]
+    path = out / TRIALS_FILE
+    found = {(t.id, t.seed): t for t in _known(path, mark)}
+    left = [(n, s) for n, s in wanted if (campaign.faults[n].id, s) not in found]
+    progress(len(wanted) - len(left), len(wanted), None)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            for number, trial in enumerate(_trials(campaign, chosen, left, workers), len(wanted) - len(left) + 1):
+                file.write(json.dumps({"digest": mark, **plain(trial)}) + "\n")
+                file.flush()
+                found[trial.id, trial.seed] = trial
+                progress(number, len(wanted), trial)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written: {error.strerror}", where=out, remedy="check space and permissions"
+        ) from None
+    return [found[campaign.faults[n].id, s] for n, s in wanted]
+
+
+def _known(path: Path, mark: str) -> Iterator[Trial]:
+    """Trials that are there already; a line that was cut off is none."""
+    if not path.is_file():
+        return
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+            if line.get("digest") == mark:
+                yield trial_of(line)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _trials(
+    campaign: Campaign, engines: Mapping[Tier, str], left: Sequence[tuple[int, int]], workers: int
+) -> Iterator[Trial]:
+    """Run them; the order of completion is that of the workers."""
+    if workers <= 1:
+        _begin(campaign, engines)
+        for number, seed in left:
+            yield trial_of(_try(number, seed))
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, _begin, (campaign, engines)) as pool:
+        jobs = iter(left)
+        waiting: set[Future[dict[str, Any]]] = set()
+        try:
+            while True:
+                while len(waiting) < 2 * workers and (job := next(jobs, None)) is not None:
+                    waiting.add(pool.submit(_try, *job))
+                if not waiting:
+                    return
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield trial_of(future.result())
+        finally:
+            for future in waiting:
+                future.cancel()
