@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -207,6 +208,5 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
     plain = dataclasses.asdict(outcome)
     if outcome.min_distance_m == float("inf"):
         plain["min_distance_m"] = None
-    for collision in plain["collisions"]:
-        collision["class_id"] = int(collision["class_id"])
-    return plain
+    found: dict[str, Any] = json.loads(json.dumps(plain))  # lists for tuples, numbers for enumerations
+    return found
