@@ -101,6 +101,8 @@ def run_campaign(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
+            if file.tell() and not path.read_bytes().endswith(b"\n"):
+                file.write("\n")  # the line before was cut off
             for number, trial in enumerate(_trials(campaign, chosen, left, workers), len(wanted) - len(left) + 1):
                 file.write(json.dumps({"digest": mark, **plain(trial)}) + "\n")
                 file.flush()
