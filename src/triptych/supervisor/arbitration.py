@@ -28,6 +28,11 @@ def advice_cap_mps(advice: Advice | None, caps_mps: tuple[float, ...]) -> float:
     return caps_mps[advice] if 0 <= advice < len(caps_mps) else caps_mps[-1]
 
 
+def doubtful_cap_mps(advice: Advice | None, caps_mps: tuple[float, ...]) -> float:
+    """The cap of advice that is not relied upon but may be right: its own, or that of none where this is lower."""
+    return min(advice_cap_mps(advice, caps_mps), advice_cap_mps(None, caps_mps))
+
+
 def lowest_mps(limit_mps: float, caps_mps: Iterable[float]) -> float:
     """The least of a limit and any caps; a cap that is no number or negative means 0."""
     for cap_mps in caps_mps:

@@ -17,13 +17,15 @@ from triptych.contract.e2e import protect
 from triptych.contract.result import TierResult, TierStatus
 from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
 from triptych.contract.terms import DegradationState, Tier, VerdictLevel
-from triptych.supervisor.arbitration import advice_cap_mps, lowest_mps, state_limits_mps
+from triptych.supervisor.arbitration import advice_cap_mps, doubtful_cap_mps, lowest_mps, state_limits_mps
 from triptych.supervisor.channel import Metric, TierChannel
 from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.faults import FaultLife, FaultRow, Reaction
 from triptych.supervisor.machine import Inputs, MachineState, transition
 from triptych.supervisor.manoeuvre import Manoeuvre, next_limit_mps
+from triptych.supervisor.monitors import ADVISERS_SAY
 from triptych.supervisor.monitors.clock_step import ClockStep
+from triptych.supervisor.monitors.cross_modal import Seen
 from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
@@ -66,7 +68,8 @@ class SupervisorCore:
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
-        self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
+        seen = Seen(config)
+        self._channels = {tier: TierChannel(tier, budgets[tier], config, seen) for tier in Tier if expected[tier]}
         self._vlm = tuple(self._channels[tier] for tier in _VLM if expected[tier])
         self._vlm_keys = frozenset(channel.tier.key for channel in self._vlm)
         self._awaited = (
@@ -91,6 +94,7 @@ class SupervisorCore:
         self._demand, self._demand_reason = Reaction.LOG, ""
         self._active: tuple[str, ...] = ()
         self._lost: frozenset[str] = frozenset()
+        self._void: frozenset[str] = frozenset()
         self._blind = False
         self._confirmed = self._reset = False
         self._notes: deque[tuple[str, str]] = deque(maxlen=_INBOX)
@@ -282,7 +286,9 @@ class SupervisorCore:
         active = [life for life in self._lives if life.active]
         self._active = tuple(life.row.id for life in active[:MAX_ACTIVE_FAULTS])
         vlm = self._vlm_keys
-        self._lost = frozenset(life.row.source for life in active if life.row.source in vlm and self._demands(life))
+        lost = [life.row for life in active if life.row.source in vlm and self._demands(life)]
+        self._lost = frozenset(row.source for row in lost)
+        self._void = frozenset(row.source for row in lost if row.metric not in ADVISERS_SAY)
         self._blind = any(life.row.source == "detector" and self._demands(life) is Reaction.L1 for life in active)
         self._demand, self._demand_reason = Reaction.LOG, ""
         for life in active:
@@ -343,11 +349,15 @@ class SupervisorCore:
             return limit_mps
         if state is S.L2_TAKEOVER_REQUEST and standstill:
             return 0.0
-        caps = self._caps_mps
-        return lowest_mps(
-            limit_mps,
-            [advice_cap_mps(None if c.tier.key in self._lost else c.advice, caps) for c in self._vlm],
-        )
+        return lowest_mps(limit_mps, [self._advice_cap_mps(channel) for channel in self._vlm])
+
+    def _advice_cap_mps(self, channel: TierChannel) -> float:
+        """Of a tier's advice: none while the tier is lost, the more careful of none and its own while it is doubted."""
+        key = channel.tier.key
+        if key in self._void:
+            return advice_cap_mps(None, self._caps_mps)
+        cap_mps = doubtful_cap_mps if key in self._lost else advice_cap_mps
+        return cap_mps(channel.advice, self._caps_mps)
 
     # ---- what goes out ----
 
