@@ -99,9 +99,7 @@ def alarms(record: RunRecord) -> list[dict[str, Any]]:
     found = []
     for verdict in record.verdicts:
         if verdict.active and verdict.fault_id not in active:
-            found.append(
-                {"t_s": (verdict.t_ns - start_ns) / _NS, "fault": verdict.fault_id, "says": verdict.text}
-            )
+            found.append({"t_s": (verdict.t_ns - start_ns) / _NS, "fault": verdict.fault_id, "says": verdict.text})
         (active.add if verdict.active else active.discard)(verdict.fault_id)
     return found
 

@@ -134,24 +134,30 @@ class SupervisorConfig(BaseModel):
     )
 
     very_late_ratio: float = Field(
-        2.0, ge=1.0, le=100.0, description="An inference later than this multiple of its budget is very late; our choice."
+        2.0,
+        ge=1.0,
+        le=100.0,
+        description="An inference later than this multiple of its budget is very late; our choice.",
     )
     entropy_outcomes_n: int = Field(
         256,
         ge=2,
         le=1_000_000,
-        description="Number of tokens a VLM chooses from; the built-in ones know about 200. Hardly matters: half of the "
-        "probability counts as 0.62 with 256 and as 0.56 with 150,000.",
+        description="Number of tokens a VLM chooses from; the built-in ones know about 200. It hardly matters: a "
+        "probability of a half counts as 0.62 with 256 and as 0.56 with 150,000.",
     )
     entropy_limit_share: float = Field(
         0.85,
         ge=0,
         le=1,
-        description="A VLM's answer is open above this mean entropy of its fields, 0..1 of the greatest; our choice: the "
-        "tokens chosen had a probability of about 0.25.",
+        description="A VLM's answer is open above this mean entropy of its fields, 0..1 of the greatest; our choice: "
+        "the tokens chosen had a probability of about 0.25.",
     )
     repetition_ngram_n: int = Field(
-        3, ge=1, le=16, description="Words that make a repetition when they come again in one text of a VLM; our choice."
+        3,
+        ge=1,
+        le=16,
+        description="Words that make a repetition when they come again in one text of a VLM; our choice.",
     )
     consistency_window_n: int = Field(
         5, ge=2, le=32, description="Answers of a VLM that are compared with each other (K); our choice."
@@ -195,12 +201,15 @@ class SupervisorConfig(BaseModel):
         description="Two detections of one label that overlap by more than this intersection over union are one object "
         "twice; suppression of non-maxima leaves 0.45 to 0.65 in all shipped manifests.",
     )
-    sure_score_share: float = Field(0.5, ge=0, le=1, description="A detection with this score is a sure one; our choice.")
+    sure_score_share: float = Field(
+        0.5, ge=0, le=1, description="A detection with this score is a sure one; our choice."
+    )
     track_height_share: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="Sure detections this high, in heights of the picture, are looked for in the next result; our choice.",
+        description="Sure detections this high, in heights of the picture, are looked for in the result before; our "
+        "choice.",
     )
     track_gap_s: float = Field(
         0.15, gt=0, le=5.0, description="Results further apart are not compared: three periods of the detector."

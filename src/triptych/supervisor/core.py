@@ -18,8 +18,9 @@ from triptych.contract.result import TierResult, TierStatus
 from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
 from triptych.contract.terms import DegradationState, Tier, VerdictLevel
 from triptych.supervisor.arbitration import advice_cap_mps, doubtful_cap_mps, lowest_mps, state_limits_mps
-from triptych.supervisor.channel import Metric, TierChannel
+from triptych.supervisor.channel import TierChannel
 from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.content import Metric
 from triptych.supervisor.faults import FaultLife, FaultRow, Reaction
 from triptych.supervisor.machine import Inputs, MachineState, transition
 from triptych.supervisor.manoeuvre import Manoeuvre, next_limit_mps
