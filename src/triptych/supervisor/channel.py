@@ -104,14 +104,14 @@ class TierChannel:
             self._late.observe(inf)
         elif fresh and judge_age:
             self._late.observe(age_s)
-        if judge_age:
-            self._very_late.observe(result, age_s, timeout)
         if fresh:
             new_frame = self._repeated.observe(result.source_stamp_ns, fingerprint, moving)
             if new_frame:
                 self._fresh_once = True
                 self._see()
             self._said.observe(result, new_frame, moving)
+        if judge_age and self._fresh_once:
+            self._very_late.observe(result, age_s, timeout)
         self._origin.observe(result.origin)
         self._silence.observe(received_ns)
         if isinstance(result.payload, SceneAdvice):
