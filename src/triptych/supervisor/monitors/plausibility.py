@@ -23,8 +23,9 @@ Track = tuple[int, float, float, float]
 def plausible(payload: Detections, config: SupervisorConfig) -> bool:
     """Whether a camera can have seen these boxes; NaN cannot be seen.
 
-    A box must lie in the picture but for a margin, have an area, a shape (unless the picture's edge cuts it) and, if it
-    is no vehicle, a size that things on roads have; and no object may be there twice.
+    A box must lie in the picture but for a margin and, if it is no vehicle, have a size that things on roads have. If
+    the edge does not cut it, it must have an area and a shape, and no object may be there twice; where boxes are
+    clipped at the edge, what is left of them may be anything.
     """
     boxes, width, height = payload.detections[:_JUDGED], payload.image_width, payload.image_height
     if not (width > 0 and height > 0):
@@ -32,16 +33,19 @@ def plausible(payload: Detections, config: SupervisorConfig) -> bool:
     beyond_x, beyond_y = config.box_margin_share * width, config.box_margin_share * height
     most_x, most_y = width + beyond_x, height + beyond_y
     most_px2, aspect = config.box_area_share * width * height, config.box_aspect_ratio
+    whole: list[Detection] = []
     for box in boxes:
         left, top, right, bottom = box.x_min, box.y_min, box.x_max, box.y_max
-        if not (-beyond_x <= left < right <= most_x and -beyond_y <= top < bottom <= most_y):
+        if not (-beyond_x <= left <= right <= most_x and -beyond_y <= top <= bottom <= most_y):
             return False
         w, h = right - left, bottom - top
-        if not (w <= aspect * h and h <= aspect * w) and _whole(box, width, height):
-            return False
         if not w * h <= most_px2 and box.class_id != DetectionClass.VEHICLE:
             return False
-    return not _twice(boxes, config.duplicate_iou_share)
+        if _whole(box, width, height):
+            if not (0.0 < w <= aspect * h and 0.0 < h <= aspect * w):
+                return False
+            whole.append(box)
+    return not _twice(whole, config.duplicate_iou_share)
 
 
 def _whole(box: Detection, width: int, height: int) -> bool:
@@ -50,7 +54,7 @@ def _whole(box: Detection, width: int, height: int) -> bool:
     return box.x_min > x and box.y_min > y and box.x_max < width - x and box.y_max < height - y
 
 
-def _twice(boxes: tuple[Detection, ...], share: float) -> bool:
+def _twice(boxes: list[Detection], share: float) -> bool:
     """Whether two boxes of one label have an intersection over union above ``share``.
 
     They are looked at from left to right, and of those behind only as many as can overlap so much.
