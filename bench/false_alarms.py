@@ -1,9 +1,10 @@
 """Alarms in drives without a fault: ``python bench/false_alarms.py [--minutes 30] [--out FILE]``.
 
-Each drive is a random one (seed, road, weather, light, density, camera) in closed loop: the scenario renders what the
-vehicle sees, the built-in engines answer, the supervisor decides and the vehicle obeys, all in lockstep on a virtual
-clock. Nothing fails, so every fault that becomes active is a false alarm and is listed with its moment and sentence;
-each takeover request counts against the limit. Figures are of what the stack decides, not of how fast the machine is.
+The first drive is that of the demonstration, with its changes of road, weather and light; the others are random ones
+(road, weather, light, density, camera). All are in closed loop: the scenario renders what the vehicle sees, the
+built-in engines answer, the supervisor decides and the vehicle obeys, in lockstep on a virtual clock. Nothing fails, so
+every fault that becomes active is a false alarm and is listed with its moment and sentence; takeover requests count
+against the limit. Figures are of what the stack decides, not of how fast the machine is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from triptych.replay.lockstep import run_lockstep
 from triptych.replay.record import RunRecord
 from triptych.replay.recording import VIDEO_EPOCH_NS, Item, Recording, RecordingInfo
 from triptych.resources import resource, share
-from triptych.scenario import Scenario, ScenarioConfig, random_config
+from triptych.scenario import Scenario, ScenarioConfig, demo_config, random_config
 from triptych.supervisor import load_faults
 
 REQUESTS_PER_30_MIN = 1.0
@@ -84,10 +85,21 @@ class Drive(Recording):
                 yield Item(t_ns, Frame(world.render().copy(), t_ns, 0))
 
 
-def drive(engines: dict[Tier, Engine], seed: int, seconds: float, width_px: int) -> RunRecord:
+def plan(minutes: float, seconds: float, first_seed: int, width_px: int) -> Iterator[ScenarioConfig]:
+    """The drives, until they are as long as asked."""
+    size = {"width_px": width_px, "height_px": round(width_px * 9 / 16)}
+    left_s = minutes * 60
+    config = demo_config(duration_s=min(50.0, left_s), **size)
+    while left_s > 0:
+        yield config
+        left_s -= config.duration_s
+        config = random_config(first_seed, duration_s=max(1.0, min(seconds, left_s)), **size)
+        first_seed += 1
+
+
+def drive(engines: dict[Tier, Engine], config: ScenarioConfig) -> RunRecord:
     """One drive through the stack."""
-    height_px = round(width_px * 9 / 16)
-    way = Drive(random_config(seed, duration_s=seconds, width_px=width_px, height_px=height_px))
+    way = Drive(config)
     faults = load_faults(resource("config", "faults.yaml"))
     return run_lockstep(way, engines, faults=faults, on_constraint=way.obey)
 
@@ -104,13 +116,14 @@ def alarms(record: RunRecord) -> list[dict[str, Any]]:
     return found
 
 
-def judge(record: RunRecord, seed: int) -> dict[str, Any]:
+def judge(record: RunRecord, config: ScenarioConfig) -> dict[str, Any]:
     """What one drive counts."""
     changes = record.state_changes()
     asked = sum(b.takeover_requested and not a.takeover_requested for a, b in zip(record.states, record.states[1:]))
     speeds = [entry.odometry.speed_mps for entry in record.odometry]
     return {
-        "seed": seed,
+        "seed": config.seed,
+        "scene": [term.name.lower() for term in (config.road, config.weather, config.light)],
         "seconds": (record.meta["ended_ns"] - record.meta["started_ns"]) / _NS,
         "mean_speed_mps": sum(speeds) / len(speeds),
         "takeover_requests": asked,
@@ -132,13 +145,12 @@ def main() -> int:
     arguments = parser.parse_args()
     engines = {tier: load_engine(share() / "models" / name) for tier, name in BUILT_IN.items()}
     drives = []
-    for number in range(max(1, round(arguments.minutes * 60 / arguments.seconds))):
-        seed = arguments.first_seed + number
-        record = drive(engines, seed, arguments.seconds, arguments.width)
+    for config in plan(arguments.minutes, arguments.seconds, arguments.first_seed, arguments.width):
+        record = drive(engines, config)
         if arguments.records:
-            record.save(arguments.records / f"{seed}.jsonl")
-        drives.append(judge(record, seed))
-        print(f"{seed}: {len(drives[-1]['alarms'])} alarms, {drives[-1]['states']}", flush=True)
+            record.save(arguments.records / f"{config.seed}.jsonl")
+        drives.append(judge(record, config))
+        print(f"{config.seed}: {len(drives[-1]['alarms'])} alarms, {drives[-1]['states']}", flush=True)
         for alarm in drives[-1]["alarms"]:
             print(f"  {alarm['t_s']:6.2f} s {alarm['fault']}: {alarm['says']}", flush=True)
     minutes = sum(row["seconds"] for row in drives) / 60

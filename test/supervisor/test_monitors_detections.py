@@ -242,12 +242,13 @@ def test_a_vlm_that_denies_what_is_there(
 
 
 def test_a_vlm_that_sees_what_is_not_there() -> None:
-    """A hazard of a kind of which the detector saw not even a small, unsure one."""
+    """A vehicle in front while the detector saw not even a small, unsure one; of people it may miss those far away."""
     leading = make_answer(hazards=(Hazard.LEAD_VEHICLE,))
     assert run_after(leading, []) == 1
     assert run_after(leading, [box(400, 100, 90, 90, PERSON)]) == 1
     assert run_after(leading, [box(400, 100, 9, 5, CAR, 0.1)]) == 0
-    assert run_after(make_answer(hazards=(Hazard.RED_LIGHT, Hazard.WORKS)), []) == 0
+    for hazard in (Hazard.RED_LIGHT, Hazard.WORKS, Hazard.TWO_WHEELER, Hazard.PEDESTRIAN_NEAR_LANE):
+        assert run_after(make_answer(hazards=(hazard,)), []) == 0
     assert run_after(make_answer(vehicles=5), []) == 0
 
 

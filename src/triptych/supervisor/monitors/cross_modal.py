@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from triptych.contract.result import NOT_COUNTED, Detections, SceneAdvice
 from triptych.contract.terms import DetectionClass, Hazard
@@ -17,16 +18,31 @@ _KEPT = 256
 _FEWEST = 3
 """Detector results about the time of an answer without which the two are not compared."""
 
-KINDS: tuple[tuple[int, str, frozenset[int]], ...] = (
-    (
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What both can see: the detector's class, an answer's count, and the hazards that tell of it.
+
+    ``certain``: the detector misses none of them at the distances of these hazards. People and two-wheelers it does
+    miss: 50 m away they are a few pixels wide, and a VLM that warns of them is not to be blamed.
+    """
+
+    detected: int
+    count: str
+    hazards: frozenset[int]
+    certain: bool
+
+
+KINDS = (
+    Kind(
         DetectionClass.VEHICLE,
         "vehicles",
         frozenset({Hazard.LEAD_VEHICLE, Hazard.LEAD_VEHICLE_BRAKING, Hazard.DENSE_TRAFFIC}),
+        certain=True,
     ),
-    (DetectionClass.TWO_WHEELER, "two_wheelers", frozenset({Hazard.TWO_WHEELER})),
-    (DetectionClass.PEDESTRIAN, "pedestrians", frozenset({Hazard.PEDESTRIAN_NEAR_LANE})),
+    Kind(DetectionClass.TWO_WHEELER, "two_wheelers", frozenset({Hazard.TWO_WHEELER}), certain=False),
+    Kind(DetectionClass.PEDESTRIAN, "pedestrians", frozenset({Hazard.PEDESTRIAN_NEAR_LANE}), certain=False),
 )
-"""What both can see: the detector's class, the answer's count and the hazards that tell of it."""
 
 
 class Seen:
@@ -66,10 +82,10 @@ class Disagreement:
     """Metric ``disagreement_n``: consecutive fresh answers that contradict what the detector saw at the same time.
 
     An answer contradicts when it counts none of a kind and names no hazard of it, while the detector saw a large, sure
-    one in each of its results about that time; or when it names a hazard of a kind of which the detector saw not one.
-    Who is wrong is not decided: the detector is authoritative, so that the VLM is not relied upon. Answers that say
-    nothing of any kind (no hazard, nothing counted) and those without detector results about their time do not count
-    either way; unknown before the first that can be compared.
+    one in each of its results about that time; or when it names a hazard of vehicles and the detector saw not one,
+    however small. Who is wrong is not decided: the detector is authoritative, so that the VLM is not relied upon. Answers
+    that say nothing of any kind (no hazard, nothing counted) and those without detector results about their time do not
+    count either way; unknown before the first that can be compared.
     """
 
     __slots__ = ("_run", "_seen", "_tolerance_ns")
@@ -87,11 +103,14 @@ class Disagreement:
         always = frozenset.intersection(*(large for _, large in near))
         ever = frozenset.union(*(any_size for any_size, _ in near))
         judged = contradicts = False
-        for kind, field, hazards in KINDS:
-            named = not hazards.isdisjoint(answer.hazards)
-            count = getattr(answer, field)
+        for kind in KINDS:
+            named = not kind.hazards.isdisjoint(answer.hazards)
+            count = getattr(answer, kind.count)
             judged |= named or count != NOT_COUNTED
-            contradicts |= kind not in ever if named else (count == 0 and kind in always)
+            if named:
+                contradicts |= kind.certain and kind.detected not in ever
+            else:
+                contradicts |= count == 0 and kind.detected in always
         if judged:
             self._run = (self._run or 0) + 1 if contradicts else 0
 
