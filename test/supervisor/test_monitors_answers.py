@@ -297,9 +297,9 @@ def test_unchanging_says_nothing_at_standstill_or_without_tokens() -> None:
     monitor.observe(make_answer(), True)
     assert monitor.unchanging_n(0) == 1
     monitor.observe(make_answer(), False)
-    monitor.observe(saying(), True)
-    monitor.observe(saying(), True)
-    assert monitor.unchanging_n(0) == 1
+    for _ in range(3):
+        monitor.observe(saying(), True)
+        assert monitor.unchanging_n(0) == 1
 
 
 def test_unchanging_after_a_restart() -> None:

@@ -83,9 +83,9 @@ class Disagreement:
 
     An answer contradicts when it counts none of a kind and names no hazard of it, while the detector saw a large, sure
     one in each of its results about that time; or when it names a hazard of vehicles and the detector saw not one,
-    however small. Who is wrong is not decided: the detector is authoritative, so that the VLM is not relied upon. Answers
-    that say nothing of any kind (no hazard, nothing counted) and those without detector results about their time do not
-    count either way; unknown before the first that can be compared.
+    however small. Who is wrong is not decided: the detector is authoritative, so that the VLM is not relied upon.
+    Answers that say nothing of any kind (no hazard, nothing counted) and those without detector results about their
+    time do not count either way; unknown before the first that can be compared.
     """
 
     __slots__ = ("_run", "_seen", "_tolerance_ns")
