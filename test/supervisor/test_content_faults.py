@@ -87,7 +87,7 @@ def test_a_vlm_that_talks_nonsense_is_named(fault: str, tier: Tier) -> None:
     """V10, A7: no other fault is reported, the other tier stands in, and it ends when the VLM is sound again."""
     rig = driving(20.0)
     speaking(rig, (tier,), SAID[fault])
-    rig.run({Tier.DISTILLED: 5.0, Tier.FULL: 24.0}[tier])
+    rig.run({Tier.DISTILLED: 5.0, Tier.FULL: 40.0 if fault == "inconsistent" else 24.0}[tier])
     assert rig.faults() == [f"{tier.key}.{fault}"]
     assert rig.state is S.NOMINAL
     speaking(rig, (), made_up)
@@ -100,7 +100,7 @@ def test_two_vlms_that_talk_nonsense_are_not_relied_upon(fault: str) -> None:
     """The classical chain runs alone; the driver is not asked."""
     rig = driving(20.0)
     speaking(rig, VLM, SAID[fault])
-    rig.run(24.0)
+    rig.run(40.0 if fault == "inconsistent" else 24.0)
     assert rig.visited() == ["L3_PERCEPTION_ONLY"]
 
 

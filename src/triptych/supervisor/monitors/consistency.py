@@ -70,8 +70,9 @@ class Consistency:
     about new frames (self-consistency: Wang et al., 2023); unknown before there are K.
 
     A scene that changes once makes the answers before and after it differ for K - 1 answers, at worst by 60 % of their
-    difference; a fault is what lasts longer, which is the debounce of the fault table. The weight of advice is small
-    enough that advice alone, whatever it does, stays below the shipped threshold.
+    difference (K = 5), and a road that changes every few seconds keeps a slow VLM there; a fault is what lasts longer,
+    which is the debounce of the fault table. The weight of advice is small enough that advice alone, whatever it does,
+    stays below the shipped threshold.
     """
 
     __slots__ = ("_config", "_pairs", "_said", "_value")
