@@ -210,7 +210,7 @@ def test_numbers_of_the_wrong_kind_are_made_to_fit_or_refused() -> None:
     over_the_wire(convert.constraint_to_msg(MotionConstraint(-5, 10, 2, False, False, False, DegradationState.MRC, "")))
     over_the_wire(convert.odometry_to_msg(Odometry(2**70, 3)))
     over_the_wire(
-        convert.verdicts_to_msg((Verdict("x" * 99, "y" * 99, VerdictLevel.OK, False, 1, 2, "z" * 999),) * 99, 0)
+        convert.verdicts_to_msg((Verdict("x" * 99, "y" * 99, VerdictLevel.OK, False, 1, 2, "z" * 999),) * 199, 0)
     )
 
 

@@ -252,6 +252,13 @@ def test_advice_lowers_the_limit(drive: Path) -> None:
     assert careful.speed_limit_mps < calm and careful.state is S.NOMINAL
 
 
+def test_a_simulated_vehicle_hears_every_constraint(drive: Path) -> None:
+    """When it is sent, so that a recording made while it is played can act on it."""
+    heard: list[object] = []
+    record = run(drive, on_constraint=heard.append, options=Options(duration_s=0.5))
+    assert heard and heard == [entry.constraint for entry in record.constraints]
+
+
 def test_a_failing_engine_becomes_a_fallback_not_a_crash(drive: Path) -> None:
     record = run(drive, engines(detector=Brightness(Tier.DETECTOR, fail_on=60)))
     wrong = [r for r in record.results_of(Tier.DETECTOR) if r.origin is not Origin.FRESH]

@@ -14,14 +14,17 @@ from triptych.contract import (
     Detections,
     DriverState,
     LatencySplit,
+    Light,
     MotionConstraint,
     Odometry,
     Origin,
+    Road,
     SceneAdvice,
     Tier,
     TierResult,
     TierState,
     TierStatus,
+    Weather,
 )
 from triptych.contract.supervision import StateRecord
 from triptych.supervisor import FaultRow, Policy, SupervisorConfig, SupervisorCore, Transition, load_faults
@@ -89,9 +92,25 @@ def make_result(tier: Tier = Tier.DETECTOR, stamp_ns: int = 0, **changes: object
         "engine_version": "1",
         "device": "cpu",
         "uncertainty": 0.1,
-        "payload": payload if tier is Tier.DETECTOR else SceneAdvice(advice=Advice.PROCEED),
+        "payload": payload if tier is Tier.DETECTOR else make_answer(),
     }
     return TierResult(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def make_answer(number: int = 0, **changes: object) -> SceneAdvice:
+    """A sound answer; ``number`` moves the probabilities a little, as another picture does."""
+    values: dict[str, object] = {
+        "road": Road.HIGHWAY,
+        "weather": Weather.CLEAR,
+        "light": Light.DAY,
+        "advice": Advice.PROCEED,
+        "vehicles": 1,
+        "two_wheelers": 0,
+        "pedestrians": 0,
+        "text": "highway in clear weather and daylight, no hazard seen, go on",
+        "token_probabilities": (0.9 - number % 100 * 1e-4, *[0.95] * 17),
+    }
+    return SceneAdvice(**{**values, **changes})  # type: ignore[arg-type]
 
 
 class Rig:
@@ -166,7 +185,7 @@ class Rig:
             "sequence_counter": self.counters[tier] % 256,
         }
         if tier is not Tier.DETECTOR:
-            values["payload"] = SceneAdvice(advice=self.advice[tier])
+            values["payload"] = make_answer(self.counters[tier], advice=self.advice[tier])
         result = self.edit_result(make_result(tier, self.stamp_ns - latency_ns, **{**values, **changes}))
         if result is not None:
             self.core.on_result(result, self.now_ns, True)

@@ -17,7 +17,7 @@ from triptych.supervisor.comparison import (
     Comparison,
     Presence,
     Scene,
-    Seen,
+    Scenes,
     care_of,
     scene_of,
 )
@@ -113,7 +113,7 @@ def test_mild_advice_takes_no_care_away() -> None:
 @pytest.mark.parametrize("side", [-1, 1])
 def test_only_the_same_picture_is_compared(share: float, found: bool, side: int) -> None:
     """Else what the detector saw is unknown."""
-    memory = Seen()
+    memory = Scenes()
     assert memory.at(0) == Scene()
     memory.add(10_000 * MS, Scene(PRESENT, ABSENT))
     memory.add(11_000 * MS, Scene(ABSENT, ABSENT))
@@ -125,7 +125,7 @@ def test_only_the_same_picture_is_compared(share: float, found: bool, side: int)
 
 def test_the_memory_is_bounded() -> None:
     """Results older than any VLM answer go."""
-    memory = Seen()
+    memory = Scenes()
     for number in range(1000):
         memory.add(number * 50 * MS, Scene(ABSENT, ABSENT))
     assert len(memory._scenes) == 256

@@ -196,10 +196,10 @@ def test_an_id_used_twice() -> None:
 
 
 def test_the_number_of_rows_is_bounded() -> None:
-    """The verdict message holds 64."""
+    """The verdict message holds 128."""
     rows = [LOST, *(raw(id=f"detector.n{n}") for n in range(MAX_ROWS - 1))]
-    assert len(check_faults(rows, "t")) == MAX_ROWS == 64
-    assert refusal([*rows, raw()]) == "t.yaml: faults: at most 64 rows (got 65)."
+    assert len(check_faults(rows, "t")) == MAX_ROWS == 128
+    assert refusal([*rows, raw()]) == "t.yaml: faults: at most 128 rows (got 129)."
 
 
 @pytest.mark.parametrize("change", [{"source": "full"}, {"metric": "crc_n"}, {"reaction": "l2"}])

@@ -8,6 +8,7 @@ from triptych.contract.terms import DegradationState, VerdictLevel
 
 MAX_STATE_REASON = 160
 MAX_ACTIVE_FAULTS = 16
+MAX_VERDICTS = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ from triptych.contract.result import (
     MAX_TOKENS,
     is_count,
 )
-from triptych.contract.supervision import StateRecord, Verdict
+from triptych.contract.supervision import MAX_VERDICTS, StateRecord, Verdict
 from triptych.replay.images import decode_compressed, decode_image
 from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
@@ -376,7 +376,7 @@ def state_from_msg(msg: DegradationStateMsg) -> StateRecord:
 
 
 def verdicts_to_msg(verdicts: tuple[Verdict, ...], stamp_ns: int) -> VerdictsMsg:
-    """All verdicts as their message, at most 64."""
+    """All verdicts as their message, at most :data:`MAX_VERDICTS`."""
     return VerdictsMsg(
         stamp=to_time(stamp_ns),
         verdicts=[
@@ -389,7 +389,7 @@ def verdicts_to_msg(verdicts: tuple[Verdict, ...], stamp_ns: int) -> VerdictsMsg
                 threshold=float(v.threshold),
                 text=fit(v.text, 160),
             )
-            for v in verdicts[:64]
+            for v in verdicts[:MAX_VERDICTS]
         ],
     )
 

@@ -91,6 +91,7 @@ def run_lockstep(
     out: Path | str | None = None,
     camera_in_bag: bool = True,
     question: str = "",
+    on_constraint: Callable[[MotionConstraint], None] | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> rec.RunRecord:
     """Play ``recording`` through the tiers that have an engine.
@@ -108,6 +109,8 @@ def run_lockstep(
             their names when they are complete.
         camera_in_bag: put the frames into the bag as JPEG, so that Foxglove and RViz show them under the results.
         question: put to the full tier instead of the standing question.
+        on_constraint: called with every constraint at the moment it is sent, so that a recording which is made while it
+            is played (a simulated vehicle) can act on it.
         progress: called with (seconds played, seconds in all).
 
     Returns:
@@ -128,7 +131,7 @@ def run_lockstep(
     # A recording obeys nobody: there is no last hop to the vehicle.
     config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
     run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {})
-    run.question = question
+    run.question, run.on_constraint = question, on_constraint
     with _Outputs(out, camera_in_bag) as outputs:
         run.execute(outputs, progress)
         run.record.meta["decisions_sha256"] = outputs.decisions_sha256()
@@ -203,6 +206,7 @@ class _Run:
         self.policy = policy
         self.faults = faults
         self.question = ""
+        self.on_constraint: Callable[[MotionConstraint], None] | None = None
         self.lanes = [
             _Lane(tier, engine, _core(tier, engine, budgets[tier]), round(modelled_ms(tier, engine, nominal_ms) * 1e6))
             for tier, engine in sorted(engines.items())
@@ -401,6 +405,8 @@ class _Run:
                 self.record.add(rec.VerdictRecord(stamp_ns, **fields))
 
     def _constraint(self, constraint: MotionConstraint, stamp_ns: int) -> None:
+        if self.on_constraint is not None:
+            self.on_constraint(constraint)
         self._outputs.decide({"kind": "constraint", **rec.to_plain(constraint)})
         self._outputs.bag_record("/supervisor/constraint", constraint, stamp_ns)
         self.record.add(rec.ConstraintRecord(stamp_ns, constraint))

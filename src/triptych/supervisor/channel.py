@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 
 from triptych.contract.budgets import Budget
 from triptych.contract.result import SceneAdvice, TierResult, TierStatus
 from triptych.contract.terms import Advice, Origin, Tier, TierState
 from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.content import Answers, Metric, Sightings
 from triptych.supervisor.monitors.crc import Crc
+from triptych.supervisor.monitors.cross_modal import Seen
 from triptych.supervisor.monitors.future_frame import FutureFrame
 from triptych.supervisor.monitors.heartbeat import Heartbeat
 from triptych.supervisor.monitors.invalid import Invalid, result_is_valid
@@ -21,12 +22,10 @@ from triptych.supervisor.monitors.self_report import CLOCK_CODES, NO_CODES, STAN
 from triptych.supervisor.monitors.sequence_gap import SequenceGap
 from triptych.supervisor.monitors.stale import Silence
 from triptych.supervisor.monitors.uncertainty import Uncertainty
+from triptych.supervisor.monitors.very_late import VeryLate
 
 TIMEOUT = "timeout"
 """How the reason of a result begins whose inference missed its deadline."""
-
-Metric = Callable[[int], float | None]
-"""A metric as a function of monotonic time in nanoseconds."""
 
 
 class TierChannel:
@@ -35,11 +34,17 @@ class TierChannel:
     A result counts as a sign of life only if its CRC is right, its numbers are valid, and its content is neither from
     the future nor older than the tier may keep it. A tier is *seen* after one fresh result and one healthy status.
 
+    Args:
+        tier: which.
+        budget: its timing contract.
+        config: the parameters.
+        seen: what the detector sees, shared by the channels of all tiers.
+
     Attributes:
         advice: of the last usable result, ``None`` for the detector and before the first.
     """
 
-    def __init__(self, tier: Tier, budget: Budget, config: SupervisorConfig) -> None:
+    def __init__(self, tier: Tier, budget: Budget, config: SupervisorConfig, seen: Seen) -> None:
         self.tier = tier
         self.advice: Advice | None = None
         self.never = NeverReceived()
@@ -56,6 +61,8 @@ class TierChannel:
         self._report = SelfReport()
         self._origin = OriginRun()
         self._uncertainty = Uncertainty()
+        self._very_late = VeryLate(budget.budget_s * config.very_late_ratio + config.transport_allowance_s)
+        self._said = Sightings(config, seen) if tier is Tier.DETECTOR else Answers(config, seen)
         self._fresh_once = self._well_once = False
 
     def take_result(
@@ -92,14 +99,19 @@ class TierChannel:
             elif result.origin is Origin.FRESH:
                 self._content.observe(received_ns)  # stamps mean little now, but fresh is at most a budget old
             self._uncertainty.observe(result.uncertainty)
-        fresh = result.origin is Origin.FRESH
-        if result.reason.startswith(TIMEOUT):
+        fresh, timeout = result.origin is Origin.FRESH, result.reason.startswith(TIMEOUT)
+        if timeout:
             self._late.observe(inf)
         elif fresh and judge_age:
             self._late.observe(age_s)
-        if fresh and self._repeated.observe(result.source_stamp_ns, fingerprint, moving):
-            self._fresh_once = True
-            self._see()
+        if fresh:
+            new_frame = self._repeated.observe(result.source_stamp_ns, fingerprint, moving)
+            if new_frame:
+                self._fresh_once = True
+                self._see()
+            self._said.observe(result, new_frame, moving)
+        if judge_age and self._fresh_once:
+            self._very_late.observe(result, age_s, timeout)
         self._origin.observe(result.origin)
         self._silence.observe(received_ns)
         if isinstance(result.payload, SceneAdvice):
@@ -115,6 +127,7 @@ class TierChannel:
         if self._heartbeat.observe(status, received_ns) or status.state is not TierState.ACTIVE:
             self._sequence.restart()
             self._repeated.restart()
+            self._said.restart()
         excused = (NO_CODES if judge_age else CLOCK_CODES) | (STANDING_CODES if standstill else NO_CODES)
         if self._report.observe(status, excused):
             self._well_once = True
@@ -134,6 +147,7 @@ class TierChannel:
     def clock_stepped(self) -> None:
         """Stamps begin anew."""
         self._repeated.restart()
+        self._said.clock_stepped()
 
     @property
     def fault(self) -> str:
@@ -142,9 +156,11 @@ class TierChannel:
 
     def metrics(self) -> dict[str, Metric]:
         """The metrics of this tier by name."""
-        detector_only = {"content_s": self._content.gap_s} if self.tier is Tier.DETECTOR else {}
+        detector = self.tier is Tier.DETECTOR
+        lateness = {"content_s": self._content.gap_s} if detector else {"very_late_n": self._very_late.very_late_n}
         return {
-            **detector_only,
+            **lateness,
+            **self._said.metrics(),
             "overdue_s": self.never.overdue_s,
             "gap_s": self._silence.gap_s,
             "late_n": self._late.late_n,

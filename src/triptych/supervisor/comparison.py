@@ -128,7 +128,7 @@ class Comparison:
         return tuple(s for s in SUBJECTS if abs(getattr(self.vlm, s) - getattr(self.detector, s)) == 2)
 
 
-class Seen:
+class Scenes:
     """What the detector saw lately, by source stamp."""
 
     def __init__(self) -> None:

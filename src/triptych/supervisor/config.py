@@ -140,6 +140,110 @@ class SupervisorConfig(BaseModel):
         1.0, gt=0, le=60.0, description="The postponement is granted at most once in this time."
     )
 
+    very_late_ratio: float = Field(
+        2.0,
+        ge=1.0,
+        le=100.0,
+        description="An inference later than this multiple of its budget is very late; our choice.",
+    )
+    entropy_outcomes_n: int = Field(
+        256,
+        ge=2,
+        le=1_000_000,
+        description="Number of tokens a VLM chooses from; the built-in ones know about 200. It hardly matters: a "
+        "probability of a half counts as 0.62 with 256 and as 0.56 with 150,000.",
+    )
+    entropy_limit_share: float = Field(
+        0.85,
+        ge=0,
+        le=1,
+        description="A VLM's answer is open above this mean entropy of its fields, 0..1 of the greatest; our choice: "
+        "the tokens chosen had a probability of about 0.25.",
+    )
+    repetition_ngram_n: int = Field(
+        3,
+        ge=1,
+        le=16,
+        description="Words that make a repetition when they come again in one text of a VLM; our choice.",
+    )
+    consistency_window_n: int = Field(
+        5, ge=2, le=32, description="Answers of a VLM that are compared with each other (K); our choice."
+    )
+    consistency_scene_weight: float = Field(
+        0.4, gt=0, le=1, description="Weight of road, weather and light in the similarity of two answers; our choice."
+    )
+    consistency_hazards_weight: float = Field(0.2, ge=0, le=1, description="Weight of the hazards there; our choice.")
+    consistency_counts_weight: float = Field(0.1, ge=0, le=1, description="Weight of the counts there; our choice.")
+    consistency_advice_weight: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Weight of the advice there; our choice, so small that advice alone cannot make a fault.",
+    )
+    consistency_text_weight: float = Field(0.2, ge=0, le=1, description="Weight of the text there; our choice.")
+    box_margin_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="A detection may reach this far beyond the picture, in widths or heights of it; our choice.",
+    )
+    box_aspect_ratio: float = Field(
+        12.0,
+        ge=1,
+        le=1000,
+        description="Longer to shorter side of a detection that lies whole in the picture, at most; our choice: a "
+        "street sign on its pole or a lorry from the side is below 10.",
+    )
+    box_area_share: float = Field(
+        0.8,
+        gt=0,
+        le=2,
+        description="Share of the picture that a detection may cover if it is no vehicle (a lorry in front may cover "
+        "all of it); our choice.",
+    )
+    duplicate_iou_share: float = Field(
+        0.9,
+        ge=0.5,
+        le=1,
+        description="Two detections of one label that overlap by more than this intersection over union are one object "
+        "twice; suppression of non-maxima leaves 0.45 to 0.65 in all shipped manifests.",
+    )
+    sure_score_share: float = Field(
+        0.5, ge=0, le=1, description="A detection with this score is a sure one; our choice."
+    )
+    track_height_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Sure detections this high, in heights of the picture, are looked for in the result before; our "
+        "choice.",
+    )
+    track_gap_s: float = Field(
+        0.15, gt=0, le=5.0, description="Results further apart are not compared: three periods of the detector."
+    )
+    object_speed_widths_per_s: float = Field(
+        4.0,
+        gt=0,
+        le=1000,
+        description="Speed across the picture, and of growing, that an object can have; from the geometry of a vehicle "
+        "passing at 40 m/s.",
+    )
+    count_swing_n: int = Field(
+        8, ge=1, le=128, description="Sure detections that may come or go from one result to the next; our choice."
+    )
+    agree_tolerance_s: float = Field(
+        0.2,
+        gt=0,
+        le=2.0,
+        description="A VLM's answer is compared with detector results about frames this near to its own; our choice.",
+    )
+    large_height_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="A sure detection this high, in heights of the picture, is one a VLM must not deny; our choice.",
+    )
+
     @model_validator(mode="after")
     def _order(self) -> SupervisorConfig:
         """Limits must fall with the severity of the state and the care of the advice: arbitration relies on it."""

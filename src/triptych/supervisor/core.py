@@ -18,13 +18,16 @@ from triptych.contract.result import SceneAdvice, TierResult, TierStatus
 from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
 from triptych.contract.terms import DegradationState, Origin, Tier, VerdictLevel
 from triptych.supervisor.arbitration import lowest_mps, state_limits_mps, tier_cap_mps
-from triptych.supervisor.channel import Metric, TierChannel
-from triptych.supervisor.comparison import Comparison, Seen, scene_of
+from triptych.supervisor.channel import TierChannel
+from triptych.supervisor.comparison import Comparison, Scenes, scene_of
 from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.content import Metric
 from triptych.supervisor.faults import FaultLife, FaultRow, Reaction
 from triptych.supervisor.machine import Inputs, MachineState, transition
 from triptych.supervisor.manoeuvre import Manoeuvre, next_limit_mps
+from triptych.supervisor.monitors import ADVISERS_SAY
 from triptych.supervisor.monitors.clock_step import ClockStep
+from triptych.supervisor.monitors.cross_modal import Seen
 from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
@@ -72,12 +75,13 @@ class SupervisorCore:
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
         self._safety_core = SafetyCoreMonitor(config.event_window_s) if config.safety_core_expected else None
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
-        self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
+        seen = Seen(config)
+        self._channels = {tier: TierChannel(tier, budgets[tier], config, seen) for tier in Tier if expected[tier]}
         self._vlm = tuple(self._channels[tier] for tier in VLM if expected[tier])
         self._vlm_keys = frozenset(channel.tier.key for channel in self._vlm)
         permissions = {channel.tier: policy.permitted(Function.CRUISE, channel.tier) for channel in self._vlm}
         self._comparing = frozenset(t for t, may in permissions.items() if may is Permission.REDUNDANT_INPUT)
-        self._seen = Seen()
+        self._seen = Scenes()
         self._compared: dict[Tier, Comparison] = {}
         self._awaited = (
             *((tier.key, channel.never) for tier, channel in self._channels.items()),
@@ -102,6 +106,7 @@ class SupervisorCore:
         self._demand, self._demand_reason = Reaction.LOG, ""
         self._active: tuple[str, ...] = ()
         self._lost: frozenset[str] = frozenset()
+        self._void: frozenset[str] = frozenset()
         self._blind = False
         self._confirmed = self._reset = False
         self._notes: deque[tuple[str, str]] = deque(maxlen=_INBOX)
@@ -323,7 +328,9 @@ class SupervisorCore:
         active = [life for life in self._lives if life.active]
         self._active = tuple(life.row.id for life in active[:MAX_ACTIVE_FAULTS])
         vlm = self._vlm_keys
-        self._lost = frozenset(life.row.source for life in active if life.row.source in vlm and self._demands(life))
+        lost = [life.row for life in active if life.row.source in vlm and self._demands(life)]
+        self._lost = frozenset(row.source for row in lost)
+        self._void = frozenset(row.source for row in lost if row.metric not in ADVISERS_SAY)
         self._blind = any(life.row.source == "detector" and self._demands(life) is Reaction.L1 for life in active)
         self._demand, self._demand_reason = Reaction.LOG, ""
         for life in active:
@@ -387,16 +394,16 @@ class SupervisorCore:
         return lowest_mps(limit_mps, [self._tier_cap_mps(channel) for channel in self._vlm])
 
     def _tier_cap_mps(self, channel: TierChannel) -> float:
-        """The cap of a VLM tier: as far as the policy lets it speak, and cautious when it is lost."""
-        tier = channel.tier
-        lost = tier.key in self._lost
+        """The cap of a VLM tier, as far as the policy lets it speak: the cautious one while it is lost, the more
+        careful of this and its own while its answers are doubted."""
+        tier, caps_mps = channel.tier, self._caps_mps
+        permission = self.policy.permitted(Function.CRUISE, tier)
+        nothing_mps = tier_cap_mps(permission, None, None, caps_mps)
+        if tier.key in self._void:
+            return nothing_mps
         comparison = self._compared.get(tier)
-        return tier_cap_mps(
-            self.policy.permitted(Function.CRUISE, tier),
-            None if lost else channel.advice,
-            None if lost or comparison is None else comparison.care,
-            self._caps_mps,
-        )
+        own_mps = tier_cap_mps(permission, channel.advice, comparison.care if comparison else None, caps_mps)
+        return min(own_mps, nothing_mps) if tier.key in self._lost else own_mps
 
     # ---- what goes out ----
 

@@ -11,12 +11,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
-from triptych.contract.supervision import Verdict
+from triptych.contract.supervision import MAX_VERDICTS, Verdict
 from triptych.contract.terms import VerdictLevel
 from triptych.supervisor.config import config_error
 from triptych.supervisor.monitors import METRICS
 
-MAX_ROWS = 64
+MAX_ROWS = MAX_VERDICTS
 """Bound of ``msg/Verdicts``."""
 
 _LEAK = 0.5

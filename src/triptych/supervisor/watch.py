@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triptych.supervisor.channel import Metric
+from triptych.supervisor.content import Metric
 from triptych.supervisor.faults import FaultLife
 
 

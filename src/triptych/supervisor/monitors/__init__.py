@@ -26,9 +26,14 @@ _TIER_METRICS = frozenset(
     }
 )
 
+ADVISERS_SAY = frozenset(
+    {"entropy_n", "perplexity", "inconsistency", "repetition", "unchanging_n", "disagreement_n", "very_late_n"}
+)
+"""Metrics of what a VLM tier says, and how late. They make its advice doubtful, not void: it may still slow us down."""
+
 METRICS: dict[str, frozenset[str]] = {
-    **{tier.key: _TIER_METRICS for tier in Tier},
-    Tier.DETECTOR.key: _TIER_METRICS | {"content_s"},
+    **{tier.key: _TIER_METRICS | ADVISERS_SAY for tier in Tier},
+    Tier.DETECTOR.key: _TIER_METRICS | {"content_s", "implausible_n", "unsteady_n"},
     "odometry": frozenset({"overdue_s", "age_s", "invalid_n", "jump_n"}),
     "driver": frozenset({"overdue_s", "age_s", "crc_n", "absent", "inattentive"}),
     "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "own_stop"}),
@@ -37,4 +42,4 @@ METRICS: dict[str, frozenset[str]] = {
 }
 """What a row of the fault table may refer to: metrics by source."""
 
-__all__ = ["METRICS"]
+__all__ = ["ADVISERS_SAY", "METRICS"]
