@@ -284,6 +284,7 @@ def _lockstep(
             faults=load_faults(table),
             config=supervisor_config(values),
             options=options,
+            inputs={t: limits for t, limits in session.input_settings(file).items() if t in loaded},
             out=folder,
             progress=lambda done, total: bar.update(task, completed=round(done, 1), total=round(total, 1)),
         )

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
 from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.monitors import InputConfig
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -34,7 +35,7 @@ class NodeParams(BaseModel):
     lock_memory: bool = Field(False, description="Keep touched pages in memory (mlockall), where permitted.")
 
 
-class TierParams(NodeParams):
+class TierParams(InputConfig, NodeParams):
     """A tier node. Which one it is follows from its node name unless ``tier`` says so."""
 
     tier: Literal["", "detector", "distilled", "full"] = Field(
@@ -72,6 +73,14 @@ class TierParams(NodeParams):
     )
     question: str = Field("", max_length=128, description="Standing question of a VLM tier; empty: the engine's own.")
     autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
+    watch_input: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Look at the pictures for what makes them useless; auto: in the detector only, which sees them all.",
+    )
+
+    def watches(self, tier: Tier) -> bool:
+        """Whether ``tier`` looks at its pictures."""
+        return self.watch_input == "always" or (self.watch_input == "auto" and tier is Tier.DETECTOR)
 
     def budget(self, tier: Tier) -> Budget:
         """The limits of ``tier`` with these overrides.
@@ -257,7 +266,8 @@ def load(node: Any, model: type[M]) -> M:
     values: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         try:
-            values[name] = node.declare_parameter(name, info.default, _descriptor(info)).value
+            value = node.declare_parameter(name, info.default, _descriptor(info)).value
+            values[name] = list(value) if isinstance(info.default, list) and value is not None else value
         except ParameterAlreadyDeclaredException:
             values[name] = node.get_parameter(name).value
         except InvalidParameterTypeException:
