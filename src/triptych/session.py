@@ -138,8 +138,8 @@ def run(
         remaps=plan.specs[0].remaps,
     )
     # A supervisor that is restarted during a manoeuvre goes on with it.
-    latch = {"latch_file": str(plan.out / LATCH)}
-    specs = [replace(s, parameters={**s.parameters, **latch}) if s.name == "supervisor" else s for s in plan.specs]
+    own = {"latch_file": str(plan.out / LATCH), "record_folder": str(plan.out)}
+    specs = [replace(s, parameters={**s.parameters, **own}) if s.name == "supervisor" else s for s in plan.specs]
     stack = Stack([recorder, *specs], plan.out, {**user, **dds.environment(user)})
     model = LiveModel(plan.title)
     events: list[tuple[int, ProcessEvent]] = []

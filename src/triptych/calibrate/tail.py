@@ -119,9 +119,7 @@ def binomial_at_most(k: int, n: int, p: float) -> float:
     if p <= 0.0 or p >= 1.0:
         return float(p <= 0.0)
     log_p, log_q, whole = math.log(p), math.log1p(-p), math.lgamma(n + 1)
-    terms = (
-        whole - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * log_p + (n - i) * log_q for i in range(k + 1)
-    )
+    terms = (whole - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * log_p + (n - i) * log_q for i in range(k + 1))
     return min(1.0, math.fsum(math.exp(term) for term in terms))
 
 

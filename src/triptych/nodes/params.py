@@ -75,7 +75,7 @@ class TierParams(InputConfig, NodeParams):
     autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
     watch_input: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="Look at the pictures for what makes them useless; auto: in the detector only, which sees them all.",
+        description="Look at the pictures for what makes them useless; auto: in the detector only, it sees them all.",
     )
 
     def watches(self, tier: Tier) -> bool:
@@ -103,6 +103,10 @@ class SupervisorParams(SupervisorConfig, NodeParams):
         max_length=400,
         description="Remembers an unfinished manoeuvre, so that a restarted supervisor continues it; empty: nowhere.",
     )
+    record_folder: str = Field(
+        "", max_length=400, description="Where runs are recorded, to watch that disk; empty: the current folder."
+    )
+    machine_period_s: float = Field(1.0, ge=0.2, le=60, description="Period of the readings of the machine.")
 
 
 class ScenarioParams(NodeParams):

@@ -133,6 +133,10 @@ class SupervisorConfig(BaseModel):
         1.0, gt=0, le=60.0, description="The postponement is granted at most once in this time."
     )
 
+    machine_settle_s: float = Field(
+        60.0, ge=0, le=3600.0, description="After this long the stack's memory has settled; growth counts from then on."
+    )
+
     @model_validator(mode="after")
     def _order(self) -> SupervisorConfig:
         """Limits must fall with the severity of the state and the care of the advice: arbitration relies on it."""

@@ -27,6 +27,7 @@ from triptych.supervisor.monitors.clock_step import ClockStep
 from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
+from triptych.supervisor.monitors.resource import MachineReading, Resources
 from triptych.supervisor.records import (
     NOTHING,
     Commands,
@@ -65,6 +66,7 @@ class SupervisorCore:
         self.config = config
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
+        self._resources = Resources(config)
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         self._channels = {tier: TierChannel(tier, budgets[tier], config) for tier in Tier if expected[tier]}
         self._vlm = tuple(self._channels[tier] for tier in _VLM if expected[tier])
@@ -134,6 +136,12 @@ class SupervisorCore:
             },
             "supervisor": {"loop_gap_s": loop.loop_gap_s, "late_n": loop.late_n},
             "clock": {"step_s": self._clock.step_s},
+            "machine": {
+                "memory_used": self._resources.memory_used,
+                "memory_growth": self._resources.memory_growth,
+                "temperature_c": self._resources.temperature_c,
+                "disk_used": self._resources.disk_used,
+            },
         }
 
     # ---- what comes in ----
@@ -155,6 +163,10 @@ class SupervisorCore:
     def on_driver(self, driver: DriverState, received_mono_ns: int, crc_ok: bool) -> None:
         """What is known of the driver."""
         self._inbox.append(("driver", self._take_driver, (driver, received_mono_ns, crc_ok)))
+
+    def on_machine(self, reading: MachineReading, received_mono_ns: int) -> None:
+        """What the machine has left."""
+        self._inbox.append(("machine", self._resources.observe, (reading, received_mono_ns)))
 
     def request_takeover(self, now_mono_ns: int) -> tuple[bool, str]:
         """The driver confirms: from the next tick on the driver drives. Returns acceptance and a sentence."""

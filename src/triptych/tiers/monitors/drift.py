@@ -32,9 +32,13 @@ class Drift:
         self._seen = 0
 
     def __call__(self, picture: Picture) -> float:
+        return self.update([getattr(picture, name) for name in FEATURES])
+
+    def update(self, features: Sequence[float]) -> float:
+        """The same for :data:`FEATURES` alone."""
         self._seen += 1
         gain = 1.0 / min(self._seen, self._frames)
-        for index, name in enumerate(FEATURES):
-            score = (float(getattr(picture, name)) - self._mean[index]) / self._deviation[index]
+        for index, value in enumerate(features):
+            score = (value - self._mean[index]) / self._deviation[index]
             self._score[index] += gain * (min(BOUND, max(-BOUND, score)) - self._score[index])
         return max(abs(score) for score in self._score) if self._seen >= self._frames else 0.0

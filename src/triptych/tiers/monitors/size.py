@@ -1,4 +1,4 @@
-"""Wrong size: the resolution is not the camera's, or changed in mid-run. Boxes and distances would be of another scale."""
+"""Wrong size: the resolution is not the camera's, or changed in mid-run, so that boxes are of another scale."""
 
 from __future__ import annotations
 
