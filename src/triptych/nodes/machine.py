@@ -14,7 +14,6 @@ import psutil
 
 from triptych.supervisor.monitors.resource import MachineReading
 
-
 SEARCH_EVERY = 10
 
 

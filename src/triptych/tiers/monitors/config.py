@@ -32,7 +32,7 @@ class InputConfig(BaseModel):
         0.85, ge=0.5, le=0.99, description="Share of a quarter of the road's view that may stay without texture."
     )
     input_covered_frames: int = Field(
-        40, ge=1, le=2000, description="Frames that a part must stay without texture to count as covered."
+        40, ge=1, le=2000, description="Moving frames that a part must stay without texture to count as covered."
     )
     input_missing_rows: float = Field(
         0.05, ge=0.02, le=0.5, description="Share of rows that may be constant or repeated."

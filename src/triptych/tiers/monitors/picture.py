@@ -46,7 +46,8 @@ class Picture:
         blur: see :func:`blur`.
         noise: standard deviation of the sensor's noise in grey levels, see :func:`noise`.
         dead_rows: share of rows that are constant or repeat the row above.
-        flat: (rows, columns) bool, blocks without texture; empty for a picture smaller than a block.
+        blocks: (rows, columns) float32, mean green level of each block; empty for a picture smaller than a block.
+        flat: (rows, columns) bool, the blocks without texture.
     """
 
     width_px: int
@@ -59,6 +60,7 @@ class Picture:
     blur: float
     noise: float
     dead_rows: float
+    blocks: npt.NDArray[np.float32]
     flat: npt.NDArray[np.bool_]
 
 
@@ -69,6 +71,7 @@ def look(image: Image) -> Picture:
     grey = cv2.cvtColor(small, cv2.COLOR_BGR2GRAY)
     green = small[:, :, 1].astype(np.float32)
     sigma = noise(image)
+    blocks, flat = texture(green, sigma)
     mean, deviation = cv2.meanStdDev(grey)
     blue, middle, red, _ = cv2.mean(small)
     return Picture(
@@ -82,7 +85,8 @@ def look(image: Image) -> Picture:
         blur=blur(green, sigma),
         noise=sigma,
         dead_rows=dead_rows(small),
-        flat=flat_blocks(green, sigma),
+        blocks=blocks,
+        flat=flat,
     )
 
 
@@ -151,13 +155,16 @@ def dead_rows(small: Image) -> float:
     return float(np.count_nonzero((constant | repeated) & lit)) / len(constant)
 
 
-def flat_blocks(green: npt.NDArray[np.float32], sigma: float) -> npt.NDArray[np.bool_]:
-    """Which blocks have no texture: (rows, columns), empty when the picture is smaller than a block."""
+def texture(green: npt.NDArray[np.float32], sigma: float) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Mean level of each block, and which have no texture: both (rows, columns), empty below the size of a block."""
     rows, columns = green.shape[0] // BLOCK, green.shape[1] // BLOCK
     if not rows or not columns:
-        return np.zeros((0, 0), np.bool_)
+        return np.zeros((0, 0), np.float32), np.zeros((0, 0), np.bool_)
     whole = green[: rows * BLOCK, : columns * BLOCK]
-    mean = cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA)
-    square = cv2.resize(whole * whole, (columns, rows), interpolation=cv2.INTER_AREA)
-    result: npt.NDArray[np.bool_] = square - mean * mean < FLAT_LEVELS**2 + sigma * sigma
-    return result
+    mean: npt.NDArray[np.float32] = _block_means(whole, columns, rows)
+    flat: npt.NDArray[np.bool_] = _block_means(whole * whole, columns, rows) - mean * mean < FLAT_LEVELS**2 + sigma**2
+    return mean, flat
+
+
+def _block_means(values: npt.NDArray[np.float32], columns: int, rows: int) -> npt.NDArray[np.float32]:
+    return cv2.resize(values, (columns, rows), interpolation=cv2.INTER_AREA)  # type: ignore[return-value]
