@@ -12,10 +12,10 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize(("prefix", "folder"), [("P", HERE), ("SC", HERE.parent / "safety_core")])
 def test_every_property_has_a_test_and_every_test_a_property(prefix: str, folder: Path) -> None:
-    """Ids in the table, in order and once each, and ids in the tests' names."""
+    """Ids in the table, rising, and ids in the tests' names. Numbers are never used again, so that some may be free."""
     text = (HERE / "PROPERTIES.md").read_text(encoding="utf-8")
     listed = re.findall(rf"^\| ({prefix}-\d\d) \|", text, re.MULTILINE)
-    assert listed and listed == [f"{prefix}-{number:02d}" for number in range(1, len(listed) + 1)]
+    assert listed and listed == sorted(set(listed))
     tested = set()
     for path in folder.glob("test_properties_*.py"):
         numbers = re.findall(rf"^def test_{prefix.lower()}(\d\d)_", path.read_text(encoding="utf-8"), re.M)

@@ -23,7 +23,7 @@ LEAST_DISTANCE_NS = round(0.5e9 / RATE_HZ)
 """Frames that follow sooner are passed over, as the detector does."""
 GAP_NS = 1_000_000_000
 """After a longer silence of the camera another drive begins."""
-SCENARIO_RATE_HZ, SCENARIO_DRIVE_S = 2.0, 150.0
+SCENARIO_RATE_HZ, SCENARIO_DRIVE_S = 2.0, 120.0
 SCENARIO_SIZE_PX = (640, 360)
 JUDGED = tuple(row for row in MONITORS if row.limit)
 """The monitors whose limits are found; the size is a parameter of the camera."""
