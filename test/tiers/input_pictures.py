@@ -15,14 +15,14 @@ from triptych.scenario import Scenario, random_config
 Image = npt.NDArray[np.uint8]
 WEATHERS = tuple(w for w in Weather if w)
 LIGHTS = tuple(light for light in Light if light)
-FRAMES = 12
+FRAMES = 10
 
 
 @cache
 def drive(weather: Weather, light: Light, seed: int = 40, frames: int = FRAMES) -> tuple[Image, ...]:
-    """Consecutive pictures of a drive, 640x360 at 20 Hz."""
+    """Consecutive pictures of a drive, 320x180 at 20 Hz."""
     scenario = Scenario(
-        random_config(seed + 10 * weather + light, weather=weather, light=light, width_px=640, height_px=360)
+        random_config(seed + 10 * weather + light, weather=weather, light=light, width_px=320, height_px=180)
     )
     scenario.step(0.5, None)
     pictures = []
@@ -86,9 +86,9 @@ def resized(image: Image, scale: float) -> Image:
 
 Damage = Callable[[Image, float], Image]
 ANOMALIES: dict[str, tuple[Damage, tuple[float, ...], str]] = {
-    "underexposed": (gained, (0.7, 0.3, 0.1, 0.02), "dark_picture"),
+    "underexposed": (gained, (0.9, 0.3, 0.1, 0.02), "dark_picture"),
     "overexposed": (gained, (1.2, 3.0, 8.0, 30.0), "bright_picture"),
-    "out of focus": (blurred, (0.5, 2.0, 4.0, 8.0), "blurred_picture"),
+    "out of focus": (blurred, (0.25, 1.0, 2.0, 4.0), "blurred_picture"),
     "covered": (covered, (0.05, 0.15, 0.3, 0.6), "covered_picture"),
     "rows lost": (without_rows, (0.01, 0.06, 0.2, 0.5), "missing_rows"),
     "rows repeated": (with_repeated_rows, (0.01, 0.06, 0.2, 0.4), "missing_rows"),

@@ -25,7 +25,7 @@ from triptych.tiers.monitors.size import Size
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CONFIG = InputConfig()
 SHORT = InputConfig(input_frames=3, input_covered_frames=5)
-"""The shipped limits with a debounce that a dozen pictures can pass."""
+"""The shipped limits with a debounce that ten pictures can pass."""
 SOUND = look(drive(Weather.CLEAR, Light.DAY)[0])
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_covered_while_nothing_moves() -> None:
     still = replace(SOUND, flat=flat, blocks=np.full(flat.shape, 50.0, np.float32))
     noise = [replace(still, blocks=still.blocks + 0.9 * (k % 2)) for k in range(50)]
     assert max(occlusion(p) for p in noise) == 0.0
-    assert [occlusion(moving(SOUND, flat, k)) for k in range(3)][-1] == 1.0
+    assert [occlusion(moving(SOUND, flat, k)) for k in range(1, 4)][-1] == 1.0
 
 
 def test_one_block_with_texture_uncovers_only_itself() -> None:
@@ -135,14 +135,14 @@ def test_a_level_that_is_no_number_is_at_fault(level: float) -> None:
 def test_a_code_needs_its_frames_in_a_row(frames: int, said: bool) -> None:
     """A tunnel's end or a glitch of less than half a second alarms nobody; nor do ten bad pictures with a good one
     among them."""
-    sound, black = drive(Weather.CLEAR, Light.DAY)[0], np.zeros((360, 640, 3), np.uint8)
+    sound, black = drive(Weather.CLEAR, Light.DAY)[0], np.zeros((180, 320, 3), np.uint8)
     assert ("dark_picture" in codes_of([black] * frames, CONFIG)) is said
     assert "dark_picture" not in codes_of([*[black] * 9, sound, black], CONFIG)
 
 
 def test_a_code_ends_with_the_first_sound_picture() -> None:
     watch = InputWatch(SHORT)
-    black = np.zeros((360, 640, 3), np.uint8)
+    black = np.zeros((180, 320, 3), np.uint8)
     assert "dark_picture" in [watch.look(black) for _ in range(3)][-1]
     assert watch.look(drive(Weather.CLEAR, Light.DAY)[0]) == ()
 
@@ -197,7 +197,7 @@ ALSO: dict[str, set[str]] = {
     "covered": set(),
     "rows lost": {"covered_picture", "dark_picture"},
     "rows repeated": set(),
-    "noise": set(),
+    "noise": {"blurred_picture"},  # the edges drown in it
     "red lost": set(),
     "resized": set(),
 }
@@ -236,7 +236,7 @@ def test_a_size_that_changes_in_mid_run_is_wrong_until_it_is_back() -> None:
     assert watch.look(sound[1]) == ()
 
 
-@pytest.mark.parametrize(("width_px", "height_px", "level"), [(640, 360, 0.0), (640, 361, 1.0), (1280, 720, 1.0)])
+@pytest.mark.parametrize(("width_px", "height_px", "level"), [(320, 180, 0.0), (320, 181, 1.0), (640, 360, 1.0)])
 def test_a_size_other_than_the_cameras_is_wrong_from_the_first_picture(
     width_px: int, height_px: int, level: float
 ) -> None:
