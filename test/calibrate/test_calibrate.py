@@ -173,7 +173,7 @@ def test_progress_reaches_the_length_of_the_recordings(clip: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing.mp4", "does not exist"), ("notes.txt", ""), ("empty.mp4", "empty")],
+    [("missing.mp4", "does not exist"), ("notes.txt", "notes"), ("empty.mp4", "empty")],
 )
 def test_what_is_no_recording_is_refused_by_name(name: str, words: str, tmp_path: Path) -> None:
     if name != "missing.mp4":
