@@ -57,25 +57,26 @@ def test_a_system_without_sensors_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     assert temperature_c() is None
 
 
-def test_the_stack_is_the_nodes_of_the_same_parent() -> None:
+def test_the_stack_is_the_nodes_of_the_same_parent(tmp_path: Path) -> None:
     """A real process that looks like a node is found among the children of a parent, its name from the remapping."""
-    script = (
+    look, start = tmp_path / "look.py", tmp_path / "start.py"
+    look.write_text(
         "from pathlib import Path\n"
         "from triptych.nodes.machine import MachineReader, stack_processes\n"
         "print(sorted(name for name, _ in stack_processes()), MachineReader(Path('.')).read().stack_memory > 0)\n"
     )
-    parent = (
+    start.write_text(
         "import subprocess, sys\n"
-        "sleeper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', 'triptych.nodes.tier_node',"
-        " '__node:=detector'])\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "sleeper = subprocess.Popen([*sleep, 'triptych.nodes.tier_node', '__node:=detector'])\n"
         "try:\n"
-        f"    print(subprocess.check_output([sys.executable, '-c', {script!r}], text=True))\n"
+        f"    print(subprocess.check_output([sys.executable, {str(look)!r}], text=True))\n"
         "finally:\n"
         "    sleeper.kill()\n"
     )
     source = str(Path(machine.__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", parent], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": source}
+        [sys.executable, str(start)], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": source}
     )
     assert done.stdout.strip() == "['detector'] True", done.stderr
 
