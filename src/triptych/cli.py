@@ -288,6 +288,7 @@ def _lockstep(
             policy=load_policy(rules),
             config=supervisor_config(values),
             options=options,
+            inputs={t: limits for t, limits in session.input_settings(file).items() if t in loaded},
             out=folder,
             progress=lambda done, total: bar.update(task, completed=round(done, 1), total=round(total, 1)),
         )
@@ -437,6 +438,67 @@ def engines_check(
         console.print(table)
     if failed:
         raise typer.Exit(EXIT_NOT_HELD)
+
+
+@app.command()
+def calibrate(
+    rate: Annotated[
+        float, typer.Option("--false-alarms-per-hour", help="Wanted at most, of each monitor, with 95 % confidence.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="ROS parameter file to write.")],
+    recordings: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Argument(help="Sound drives: rosbag2 folders or files, ROS 1 bags, videos, folders of images."),
+    ] = None,
+    scenario: Annotated[float, typer.Option(min=0.0, help="Minutes of the built-in scenario to add.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the scenario's drives.")] = 1,
+    margin: Annotated[
+        float, typer.Option(min=1.0, max=10.0, help="Widens every limit, for what was not recorded.")
+    ] = 1.0,
+    topic: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--topic", "-t", help="camera=TOPIC where the choice is not clear."),
+    ] = None,
+    fps: Annotated[Optional[float], typer.Option(help="Rate of a folder of images (default 20).")] = None,  # noqa: UP045
+    salvage: Annotated[bool, typer.Option("--salvage", help="Use what can be read of a damaged recording.")] = False,
+    engine: Engines = None,
+    uncertainty: Annotated[
+        bool, typer.Option("--uncertainty/--no-uncertainty", help="Ask the engines too (default: the detector's).")
+    ] = True,
+    params: Params = None,
+) -> None:
+    """Choose the limits of the input monitors and of the uncertainty from recordings of sound drives."""
+    from triptych import session
+    from triptych.calibrate.run import Plan, calibrate
+    from triptych.engines.load import load_engine
+    from triptych.engines.locate import locate
+
+    if not out.parent.is_dir():
+        raise ConfigError("has no folder", field="--out", value=out, remedy=f"make {out.parent} first")
+    names = (engines_of(engine) or {Tier.DETECTOR: "triptych-detector"}) if uncertainty else {}
+    plan = Plan(
+        recordings or [], rate, margin=margin, topics=topics_of(topic), fps=fps, salvage=salvage,
+        scenario_min=scenario, seed=seed,
+    )  # fmt: skip
+    limits = session.input_settings(session.params_file(params)).get(Tier.DETECTOR)
+    with progress_bar() as bar:
+        task = bar.add_task("seconds driven", total=None)
+        outcome = calibrate(
+            plan,
+            out,
+            limits=limits,
+            engines={tier: load_engine(locate(name)) for tier, name in names.items()},
+            progress=lambda done, total: bar.update(task, completed=round(done), total=round(total)),
+        )
+    for warning in outcome.warnings:
+        console.print(f"[yellow]{warning}[/]", highlight=False)
+    table = Table("limit of", "usual", "limit", "false alarms/h at most", "seen in blocks", "")
+    for f in outcome.found:
+        seen = f"{f.tail.exceeded} of {f.tail.blocks}"
+        table.add_row(f.name, f"{f.tail.usual:.4g}", f"{f.limit:.4g}", f"{f.tail.bound_per_h:.3g}", seen, f.note)
+    console.print(table)
+    for path in outcome.files:
+        console.print(f"written: {path}", highlight=False)
 
 
 @app.command()

@@ -327,7 +327,7 @@ def _tier_text(view: TierView, now_ns: int) -> Text:
     if now_ns - view.status_ns > SILENT_S * _NS:
         return Text("silent", style="bold red")
     if status.fault:
-        return Text(status.fault[:24], style="bold red")
+        return Text(status.fault[:24], style="yellow" if status.healthy else "bold red")
     style = {TierState.ACTIVE: "green", TierState.ERROR: "bold red"}.get(status.state, "yellow")
     return Text(_tier_state(status), style=style if status.healthy or status.state is not TierState.ACTIVE else "red")
 

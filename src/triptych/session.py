@@ -17,21 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 
 from triptych import dds, resources
-from triptych.contract import ConfigError, TriptychError
+from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.live import LiveModel, LiveView
+from triptych.nodes.params import TierParams
 from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
 from triptych.replay.record import FORMAT_VERSION, Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
 from triptych.stack import input_remaps, node, params_file, remote_target, stack_specs
-from triptych.supervisor.config import SupervisorConfig
+from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.monitors import InputConfig
 
 __all__ = [
     "Plan",
     "input_remaps",
+    "input_settings",
     "node",
     "params_file",
     "prepare",
@@ -80,14 +84,36 @@ def supervisor_settings(params: Path) -> dict[str, Any]:
     Raises:
         ConfigError: not a ROS parameter file.
     """
+    return {k: v for k, v in _parameters(params, "supervisor").items() if k in SupervisorConfig.model_fields}
+
+
+def input_settings(params: Path) -> dict[Tier, InputConfig]:
+    """The limits of the input monitors of each tier that looks at its pictures, from a ROS parameter file.
+
+    Raises:
+        ConfigError: not a ROS parameter file, or a limit out of its range.
+    """
+    names = {*InputConfig.model_fields, "watch_input"}
+    found: dict[Tier, InputConfig] = {}
+    for tier in Tier:
+        try:
+            values = TierParams(**{k: v for k, v in _parameters(params, tier.key).items() if k in names})
+        except ValidationError as error:
+            raise config_error(error, f"{params}, {tier.key}") from None
+        if values.watches(tier):
+            found[tier] = InputConfig(**{name: getattr(values, name) for name in InputConfig.model_fields})
+    return found
+
+
+def _parameters(params: Path, node: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(params.read_text()) or {}
-        sections = [s["ros__parameters"] for name, s in content.items() if name.split("/")[-1] in ("supervisor", "**")]
+        sections = [s["ros__parameters"] for name, s in content.items() if name.split("/")[-1] in (node, "**")]
+        return {k: v for section in sections for k, v in section.items()}
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
             f"is not a ROS parameter file ({type(error).__name__})", where=params, remedy="see config/params.yaml"
         ) from None
-    return {k: v for section in sections for k, v in section.items() if k in SupervisorConfig.model_fields}
 
 
 def run(
@@ -113,8 +139,8 @@ def run(
         remaps=plan.specs[0].remaps,
     )
     # A supervisor that is restarted during a manoeuvre goes on with it.
-    latch = {"latch_file": str(plan.out / LATCH)}
-    specs = [replace(s, parameters={**s.parameters, **latch}) if s.name == "supervisor" else s for s in plan.specs]
+    own = {"latch_file": str(plan.out / LATCH), "record_folder": str(plan.out)}
+    specs = [replace(s, parameters={**s.parameters, **own}) if s.name == "supervisor" else s for s in plan.specs]
     stack = Stack([recorder, *specs], plan.out, {**user, **dds.environment(user)})
     model = LiveModel(plan.title)
     events: list[tuple[int, ProcessEvent]] = []

@@ -47,6 +47,15 @@ def video(tmp_path: Path) -> Path:
         (("engines", "check", "no-such-engine"), ("no-such-engine",)),
         (("bag", "info", "/dev/null"), ("/dev/null",)),
         (("report", "/no/such/folder"), ("record.jsonl",)),
+        (
+            ("calibrate", "--false-alarms-per-hour", "4", "--out", "l.yaml", "--no-uncertainty"),
+            ("recordings", "--scenario"),
+        ),
+        (
+            ("calibrate", "no.mp4", "--false-alarms-per-hour", "4", "--out", "l.yaml", "--no-uncertainty"),
+            ("no.mp4", "does not exist"),
+        ),
+        (("calibrate", "no.mp4", "--false-alarms-per-hour", "4", "--out", "/no/l.yaml"), ("--out", "/no")),
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -81,6 +90,15 @@ def test_from_video_makes_a_bag_that_info_and_replay_accept(video: Path, tmp_pat
 
 
 @pytest.mark.skipif(not (SHARED / "bags" / "damaged").is_dir(), reason="the shared recordings are not here")
+def test_calibration_with_too_little_says_how_much_it_takes(video: Path, tmp_path: Path) -> None:
+    done = triptych(
+        "calibrate", str(video), "--false-alarms-per-hour", "4", "--out", str(tmp_path / "l.yaml"), "--no-uncertainty"
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "cannot support 4 false alarms per hour" in done.stderr and "at least 45 min" in done.stderr
+    assert not (tmp_path / "l.yaml").exists()
+
+
 def test_info_of_a_damaged_bag_ends_without_success() -> None:
     done = triptych("bag", "info", str(SHARED / "bags" / "damaged" / "db3_zero_length"))
     assert done.returncode == 2 and "empty" in done.stderr

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "supervisor"))
+for folder in ("supervisor", "tiers"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / folder))
 
 settings.register_profile(
     "house",

@@ -44,6 +44,7 @@ from triptych.replay.recording import inspect, open_recording
 from triptych.resources import share
 from triptych.supervisor.config import supervisor_config
 from triptych.supervisor.faults import load_faults
+from triptych.tiers.monitors import InputConfig
 
 FAULTS = load_faults(share() / "config" / "faults.yaml")
 S = DegradationState
@@ -117,6 +118,24 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [("driver/state", T0 + i * 100 * MS, protect(DriverState(T0 + i * 100 * MS), i)) for i in range(60)],
     )
     return bag(tmp_path_factory.mktemp("drive") / "b", rows)
+
+
+def test_nobody_starts_to_drive_on_a_blank_camera(tmp_path: Path) -> None:
+    """V10: the control with blank images, each another grey so that nothing is frozen: results go on as if nothing
+    were, and only who looks at the pictures says so."""
+    rows = merge(
+        [("camera/image_raw", T0 + i * 50 * MS + 7 * MS, image(T0 + i * 50 * MS, i % 12)) for i in range(60)],
+        [("odometry", T0 + i * 20 * MS, Odometry(T0 + i * 20 * MS, 20.0)) for i in range(150)],
+        [("driver/state", T0 + i * 100 * MS, protect(DriverState(T0 + i * 100 * MS), i)) for i in range(30)],
+    )
+    blank = bag(tmp_path / "b", rows)
+    unseen = run(blank)
+    seen = run(blank, inputs={Tier.DETECTOR: InputConfig()})
+    assert [name for name, _ in states(unseen)] == ["INITIALISING", "NOMINAL"]
+    assert [name for name, _ in states(seen)] == ["INITIALISING"]
+    faults = {s.status.fault for s in seen.statuses if s.status.tier is Tier.DETECTOR}
+    assert any("dark_picture" in fault and "blurred_picture" in fault for fault in faults)
+    assert origins(seen, Tier.DETECTOR) == origins(unseen, Tier.DETECTOR)
 
 
 # -- determinism ----------------------------------------------------------------------------------------------------

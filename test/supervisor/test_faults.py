@@ -41,6 +41,9 @@ def test_the_shipped_table() -> None:
         assert f"{tier}.never_received" in ids
     assert {fault.source for fault in table() if fault.reaction == "l1"} == {"detector", "safety_core"}
     assert all(fault.id.split(".")[0] == fault.source for fault in table())
+    machine = [fault for fault in table() if fault.source == "machine"]
+    assert {fault.metric for fault in machine} == METRICS["machine"]
+    assert {fault.reaction for fault in machine} <= {"log", "l3"}, "a full disk stops no vehicle"
     assert all(fault.asil != "QM" for fault in table() if fault.reaction != "log")
     assert all(fault.reaction == "l1" for fault in table() if fault.latch)
     assert all(fault.hysteresis <= fault.threshold for fault in table())
@@ -159,7 +162,7 @@ def test_unknown_source_and_metric() -> None:
     """The known ones are listed."""
     assert refusal([LOST, raw(source="lidar")]) == (
         "t.yaml, detector.test: source: unknown source (got 'lidar'); "
-        "use one of detector, distilled, full, odometry, driver, safety_core, supervisor, clock."
+        "use one of detector, distilled, full, odometry, driver, safety_core, supervisor, clock, machine."
     )
     assert refusal([LOST, raw(source="clock", metric="gap_s")]) == (
         "t.yaml, detector.test: metric: unknown metric (got 'gap_s'); use one of step_s."

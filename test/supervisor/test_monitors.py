@@ -33,6 +33,7 @@ from triptych.supervisor.monitors.never_received import NeverReceived
 from triptych.supervisor.monitors.odometry import OdometryMonitor
 from triptych.supervisor.monitors.origin import OriginRun
 from triptych.supervisor.monitors.repeated_frame import RepeatedFrame
+from triptych.supervisor.monitors.resource import MachineReading, Resources
 from triptych.supervisor.monitors.self_report import CLOCK_CODES, NO_CODES, STANDING_CODES, SelfReport
 from triptych.supervisor.monitors.sequence_gap import SequenceGap
 from triptych.supervisor.monitors.stale import Silence
@@ -276,6 +277,46 @@ def test_excused_self_reports(fault: str, excused: frozenset[str], well: bool) -
     assert monitor.observe(status, excused) is well
     assert monitor.unhealthy(0) == (0.0 if well else 1.0)
     assert not monitor.observe(replace(status, state=TierState.SELF_TEST), excused)
+
+
+@pytest.mark.parametrize(
+    ("fault", "well"),
+    [("input_drift; frozen_picture", True), ("frozen_picture", True), ("input_drift", False), ("", False),
+     ("input_drift; colour_cast", False), ("input_drift; dark_picture", False)],
+)  # fmt: skip
+def test_warnings_neither_ail_nor_excuse(fault: str, well: bool) -> None:
+    """A tier that says it is unhealthy is so unless what ails it is excused; a warning is no ailment."""
+    status = TierStatus(0, Tier.DETECTOR, TierState.ACTIVE, False, fault=fault)
+    assert SelfReport().observe(status, STANDING_CODES) is well
+    assert SelfReport().observe(replace(status, healthy=True), NO_CODES)
+
+
+def test_resources() -> None:
+    """Unknown before the first reading and where nothing can be read; what is no number stays none."""
+    monitor = Resources(SupervisorConfig(machine_settle_s=10.0))
+    metrics = (monitor.memory_used, monitor.memory_growth, monitor.temperature_c, monitor.disk_used)
+    assert [metric(0) for metric in metrics] == [None] * 4
+    monitor.observe(MachineReading(0.5, 0.1, 60.0, 0.2), 0)
+    assert [metric(0) for metric in metrics] == [0.5, None, 60.0, 0.2]
+    monitor.observe(MachineReading(memory_used=NAN, disk_used=INF), SECOND)
+    assert math.isnan(monitor.memory_used(0) or 0.0)
+    assert (monitor.temperature_c(0), monitor.disk_used(0)) == (None, INF)
+
+
+def test_memory_grows_from_where_it_had_settled() -> None:
+    """V12: a leak shows as growth long before memory is short; loading engines is no leak."""
+    monitor = Resources(SupervisorConfig(machine_settle_s=10.0))
+
+    def growth(share: float | None, seconds: float) -> float | None:
+        monitor.observe(MachineReading(stack_memory=share), round(seconds * SECOND))
+        return monitor.memory_growth(0)
+
+    assert [growth(0.02, 0.0), growth(0.1, 9.9), growth(NAN, 10.0)] == [None, None, None]
+    assert growth(0.12, 11.0) == 0.0
+    assert growth(0.20, 12.0) == pytest.approx(0.08)
+    assert growth(0.05, 13.0) == 0.0
+    assert growth(None, 14.0) is None
+    assert math.isnan(growth(NAN, 15.0) or 0.0)
 
 
 def test_origin() -> None:

@@ -20,12 +20,14 @@ from triptych.contract import (
     SceneAdvice,
     Tier,
     TierResult,
+    TierState,
     crc_ok,
 )
 from triptych.contract.result import COUNTED
-from triptych.engines.protocol import EngineOutput
-from triptych.tiers import JITTER_SHARE, PUBLISH_MARGIN_S, REPEAT_LIMIT, TierCore
+from triptych.engines.protocol import DeviceReport, EngineOutput
+from triptych.tiers import JITTER_SHARE, PUBLISH_MARGIN_S, REPEAT_LIMIT, TierCore, TierCounters
 from triptych.tiers.checks import unusable
+from triptych.tiers.heartbeat import heartbeat
 
 MS = 1_000_000
 EPOCH = 1_700_000_000 * 10**9
@@ -254,6 +256,48 @@ def test_frozen_picture_with_living_stamps_is_a_fault() -> None:
     for k in range(REPEAT_LIMIT):
         assert core.offer(frame(50 * k, k + 1, 50 * k, seed=1), 50 * k * MS) == ""
         assert core.fault(50 * k * MS) == ("frozen_picture" if k == REPEAT_LIMIT - 1 else "")
+
+
+def test_what_the_input_monitors_say_holds_until_the_next_look_and_half_a_second() -> None:
+    """A slow tier looks every two seconds: a code is not forgotten in between, and no heartbeat misses a short one."""
+    core = TierCore(Tier.FULL, BUDGETS[Tier.FULL])
+    core.start(0, EPOCH)
+    core.note_picture(("dark_picture", "input_drift"), 100 * MS)
+    assert core.fault(2000 * MS) == "dark_picture; input_drift"
+    core.note_picture(("input_drift",), 2100 * MS)
+    assert core.fault(2100 * MS) == "input_drift"
+    core.note_picture(("input_drift", "dark_picture"), 2200 * MS)
+    core.note_picture((), 2300 * MS)
+    assert set(core.fault(2700 * MS).split("; ")) == {"dark_picture", "input_drift"}
+    assert core.fault(2701 * MS) == ""
+
+
+def test_a_bad_picture_is_no_reason_for_silence() -> None:
+    """The result of a period without a frame says that there was none, not what the last one looked like."""
+    core = TierCore(Tier.DETECTOR, BUDGETS[Tier.DETECTOR])
+    core.start(0, EPOCH)
+    core.note_picture(("dark_picture",), 10 * MS)
+    result = core.poll(200 * MS, EPOCH + 200 * MS)
+    assert result is not None and result.reason == "no_frame"
+
+
+@pytest.mark.parametrize(
+    ("fault", "healthy"),
+    [("", True), ("input_drift", True), ("colour_cast; input_drift", True), ("input_drift; dark_picture", False),
+     ("dark_picture", False), ("engine_error: x; input_drift", False)],
+)  # fmt: skip
+def test_warnings_leave_a_tier_healthy(fault: str, healthy: bool) -> None:
+    status = heartbeat(Tier.DETECTOR, TierState.ACTIVE, fault, Stub(), TierCounters(), EPOCH, 1)  # type: ignore[arg-type]
+    assert (status.healthy, status.fault) == (healthy, fault)
+    assert crc_ok(status)
+    failed = heartbeat(Tier.DETECTOR, TierState.ERROR, fault, Stub(), TierCounters(), EPOCH, 1)  # type: ignore[arg-type]
+    assert not failed.healthy
+
+
+class Stub:
+    """As much of an engine as a heartbeat mentions."""
+
+    id, version, device = "e", "1", DeviceReport("cpu", "cpu", "none")
 
 
 def test_straggler_is_refused_but_a_clock_set_back_is_followed() -> None:

@@ -24,6 +24,8 @@ from triptych.contract import (
 from triptych.contract import Tier as TierName
 from triptych.engines.protocol import DeviceReport, EngineOutput
 from triptych.tiers import Tier
+from triptych.tiers.monitors import InputConfig, InputWatch
+from triptych.tiers.monitors.picture import Image
 
 BUDGET = Budget(budget_s=0.1, keep_s=0.4, period_s=0.1)
 
@@ -207,6 +209,34 @@ def test_no_frames_still_gives_results_and_a_failing_publisher_is_reported() -> 
     seen = len(calls)
     time.sleep(0.3)
     assert len(calls) == seen, "a stopped tier is quiet"
+
+
+def test_pictures_are_looked_at_after_their_result_is_out() -> None:
+    """V10: a blank camera is reported, by name, while results go on; looking never delays one."""
+    order: list[str] = []
+
+    class Watch(InputWatch):
+        def look(self, image: Image) -> tuple[str, ...]:
+            order.append("look")
+            return super().look(image)
+
+    engine = ScriptedEngine(lambda call: None)
+    watch = Watch(InputConfig(input_frames=2))
+    tier = Tier(TierName.DETECTOR, engine, BUDGET, lambda r: order.append(r.origin.name), watch=watch)
+    tier.start()
+    try:
+        for number in range(1, 200):
+            now = time.time_ns()
+            image = np.full((48, 64, 3), number % 7, np.uint8)  # black, but not frozen
+            tier.offer(Frame(image, now, number, received_ns=now))
+            time.sleep(0.02)
+            if "dark_picture" in tier.status().fault:
+                break
+        status = tier.status()
+        assert "dark_picture" in status.fault and not status.healthy
+        assert order.index("FRESH") < order.index("look")
+    finally:
+        tier.stop()
 
 
 def test_question_reaches_the_engine_and_restart_works() -> None:

@@ -113,9 +113,17 @@ class TierResult:
     crc: int = 0
 
 
+WARNINGS = frozenset({"colour_cast", "input_drift"})
+"""Codes in :attr:`TierStatus.fault` that are worth knowing but leave the tier healthy: lamps in a tunnel colour every
+picture, and drift is slow and for people."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """Heartbeat of a tier."""
+    """Heartbeat of a tier.
+
+    ``fault`` holds codes joined by ``; ``. A healthy tier reports none but those of :data:`WARNINGS`.
+    """
 
     stamp_ns: int
     tier: Tier

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
 from triptych.safety.limits import SafetyLimits
 from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.monitors import InputConfig
 from triptych.tiers.redundancy import MOST_INSTANCES, Mode
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,7 +37,7 @@ class NodeParams(BaseModel):
     lock_memory: bool = Field(False, description="Keep touched pages in memory (mlockall), where permitted.")
 
 
-class TierParams(NodeParams):
+class TierParams(InputConfig, NodeParams):
     """A tier node. Which one it is follows from its node name unless ``tier`` says so."""
 
     tier: Literal["", "detector", "distilled", "full"] = Field(
@@ -80,6 +81,14 @@ class TierParams(NodeParams):
     )
     instances: int = Field(3, ge=2, le=MOST_INSTANCES, description="Instances that vote, redundancy homogeneous.")
     autostart: bool = Field(True, description="Configure and activate at once, without a lifecycle manager.")
+    watch_input: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Look at the pictures for what makes them useless; auto: in the detector only, it sees them all.",
+    )
+
+    def watches(self, tier: Tier) -> bool:
+        """Whether ``tier`` looks at its pictures."""
+        return self.watch_input == "always" or (self.watch_input == "auto" and tier is Tier.DETECTOR)
 
     def budget(self, tier: Tier) -> Budget:
         """The limits of ``tier`` with these overrides.
@@ -107,6 +116,10 @@ class SupervisorParams(SupervisorConfig, NodeParams):
         max_length=400,
         description="Remembers an unfinished manoeuvre, so that a restarted supervisor continues it; empty: nowhere.",
     )
+    record_folder: str = Field(
+        "", max_length=400, description="Where runs are recorded, to watch that disk; empty: the current folder."
+    )
+    machine_period_s: float = Field(1.0, ge=0.2, le=60, description="Period of the readings of the machine.")
 
 
 class SafetyCoreParams(SafetyLimits, NodeParams):
@@ -345,7 +358,8 @@ def load(node: Any, model: type[M]) -> M:
     values: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         try:
-            values[name] = node.declare_parameter(name, info.default, _descriptor(info)).value
+            value = node.declare_parameter(name, info.default, _descriptor(info)).value
+            values[name] = list(value) if isinstance(info.default, list) and value is not None else value
         except ParameterAlreadyDeclaredException:
             values[name] = node.get_parameter(name).value
         except InvalidParameterTypeException:

@@ -24,6 +24,7 @@ from std_msgs.msg import String
 from triptych.contract import BUDGETS, DriverState, InputError, Tier, TriptychError, VerdictLevel
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import LATCHED_QOS, SENSOR_QOS, Subscription
+from triptych.nodes.machine import stack_processes
 from triptych.nodes.params import RecorderParams, load
 from triptych.nodes.runtime import Every, Notes, main
 from triptych.replay import record
@@ -230,18 +231,8 @@ class RecorderNode(Node):  # type: ignore[misc]
             self._record.add(record.CpuSample(now_ns, name, percent, rss))
 
     def _find_processes(self) -> None:
-        """The nodes that have the same parent as we: whoever started the stack started them all."""
-        me = psutil.Process()
-        try:
-            parent = me.parent()
-            siblings = parent.children() if parent is not None else []
-        except psutil.Error:
-            siblings = []
-        for process in [*siblings, me]:
-            if process.pid in self._processes:
-                continue
-            name = _node_name(process)
-            if name:
+        for name, process in stack_processes():
+            if process.pid not in self._processes:
                 process.cpu_percent()  # the first reading is the reference
                 self._processes[process.pid] = (name, process)
 
@@ -263,19 +254,6 @@ class RecorderNode(Node):  # type: ignore[misc]
         for subscription, *_ in self._sources:
             subscription.close()
         self._camera.close()
-
-
-def _node_name(process: psutil.Process) -> str:
-    """The node name in a process's command line, empty if it is none of ours."""
-    try:
-        line = process.cmdline()
-    except psutil.Error:
-        return ""
-    module = next((part for part in line if "triptych.nodes." in part or part.endswith("_node")), "")
-    if not module:
-        return ""
-    names = [part.partition(":=")[2] for part in line if part.startswith("__node:=")]
-    return names[-1] if names else module.rpartition(".")[2].removesuffix("_node")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
@@ -35,10 +36,12 @@ from triptych.nodes.io import (
     create_publisher,
     received_monotonic_ns,
 )
+from triptych.nodes.machine import MachineReader
 from triptych.nodes.params import NodeParams, SupervisorParams, load
-from triptych.nodes.runtime import Notes, diagnostic, diagnostics, main
+from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
 from triptych.resources import resource
 from triptych.supervisor import Commands, SupervisorConfig, SupervisorCore, load_faults, load_policy
+from triptych.supervisor.monitors.resource import MachineReading
 from triptych_ros.msg import (
     DegradationState,
     Detections,
@@ -92,6 +95,8 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self.create_service(Trigger, topics.RESET.name, self._on_reset)
         self._stop = threading.Event()
         self._loop = threading.Thread(target=self._run, name="supervisor-loop", daemon=True)
+        self._machine_reader = MachineReader(Path(self.params.record_folder).expanduser())
+        self._machine = Every(self.params.machine_period_s, self._read_machine, "machine")
 
     def _subscribe(self) -> PolledReader:
         reader, core = PolledReader(self), self.core
@@ -137,6 +142,15 @@ class SupervisorNode(Node):  # type: ignore[misc]
             "supervisor", params.cpus, params.scheduling, params.lock_memory, self.malloc_tuned
         )
         self._loop.start()
+        self._machine.start()
+
+    def _read_machine(self) -> None:
+        try:
+            reading = self._machine_reader.read()
+        except (OSError, psutil.Error) as error:
+            self.notes(f"the machine cannot be read: {error}", key="machine")
+            reading = MachineReading()
+        self.core.on_machine(reading, time.monotonic_ns())
 
     def _run(self) -> None:
         result_ns = heard_ns = -WATCHED_NS
@@ -201,7 +215,8 @@ class SupervisorNode(Node):  # type: ignore[misc]
         return response
 
     def close(self) -> None:
-        """Stop the loop."""
+        """Stop the threads."""
+        self._machine.stop()
         self._stop.set()
         self._prompt.wake()
         if self._loop.is_alive():

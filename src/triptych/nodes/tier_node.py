@@ -40,6 +40,7 @@ from triptych.nodes.io import DATA_QOS, INPUT_QOS, SENSOR_QOS, BlockingReader, S
 from triptych.nodes.params import TierParams, load
 from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
 from triptych.tiers import Tier
+from triptych.tiers.monitors import InputWatch
 from triptych.tiers.redundancy import CLOSE, EXACT, RedundantEngine, check_time, redundant
 from triptych_ros.msg import Detections, SceneAdvice
 from triptych_ros.msg import TierStatus as TierStatusMsg
@@ -184,6 +185,7 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
             self._publish,
             replace=self._new_engine if self.params.replace_hung_engine else None,
             self_test_timeout_s=self.params.self_test_timeout_s,
+            watch=InputWatch(self.params) if self.params.watches(self.tier) else None,
         )
         self._tier = tier
         tier.set_question(self.params.question)
@@ -273,8 +275,8 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
         tier, engine, fault = self._tier, self._engine, self._fault
         if tier is not None:
             status = tier.status()
-            problem = status.fault or fault or (f"input_error: {self._input_error}" if self._input_error else "")
-            if problem == status.fault:
+            problem = fault or (f"input_error: {self._input_error}" if self._input_error else "")
+            if not problem or (status.fault and not status.healthy):
                 return status
             return replace(status, fault=convert.fit(problem, FAULT_BYTES), healthy=False)
         state = TierState.ERROR if fault else TierState.LOADED if engine is not None else TierState.UNCONFIGURED
@@ -300,7 +302,7 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
             self._diagnostics.publish(diagnostics([self._diagnostic(status)]))
 
     def _diagnostic(self, status: TierStatus) -> Any:
-        level = 0 if status.healthy else 2 if status.fault else 1
+        level = int(bool(status.fault)) if status.healthy else 2 if status.fault else 1
         values = {
             "state": status.state.name,
             "engine": f"{status.engine_id} {status.engine_version}".strip(),

@@ -61,6 +61,7 @@ from triptych.supervisor.policy import DEFAULT_POLICY, Policy
 from triptych.supervisor.records import Commands
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
+from triptych.tiers.monitors import InputConfig, InputWatch
 
 DECISIONS_VERSION = 1
 CAMERA_TRANSPORT_NS = 5_000_000
@@ -88,6 +89,7 @@ def run_lockstep(
     budgets: Mapping[Tier, Budget] = BUDGETS,
     options: Options | None = None,
     nominal_ms: Mapping[Tier, float] | None = None,
+    inputs: Mapping[Tier, InputConfig] | None = None,
     out: Path | str | None = None,
     camera_in_bag: bool = True,
     question: str = "",
@@ -105,6 +107,7 @@ def run_lockstep(
         options: start and duration apply. ``rate`` has no effect in lockstep (noted in ``meta["warnings"]``); ``loop``
             is refused, because it would never end.
         nominal_ms: overrides the modelled inference time of a tier.
+        inputs: limits of the input monitors of the tiers that have some; None: nobody looks at the pictures.
         out: folder for ``decisions.jsonl``, ``record.jsonl`` and the bag ``results``; None writes nothing. Files get
             their names when they are complete.
         camera_in_bag: put the frames into the bag as JPEG, so that Foxglove and RViz show them under the results.
@@ -130,7 +133,7 @@ def run_lockstep(
         _check_golden(tier, engine)
     # A recording obeys nobody: there is no last hop to the vehicle.
     config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
-    run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {})
+    run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {}, inputs or {})
     run.question, run.on_constraint = question, on_constraint
     with _Outputs(out, camera_in_bag) as outputs:
         run.execute(outputs, progress)
@@ -173,6 +176,7 @@ class _Lane:
     engine: Engine
     core: TierCore
     infer_ns: int
+    watch: InputWatch | None
     status_sequence: int = 0
 
 
@@ -200,15 +204,21 @@ class _Run:
         budgets: Mapping[Tier, Budget],
         options: Options,
         nominal_ms: Mapping[Tier, float],
+        inputs: Mapping[Tier, InputConfig],
     ) -> None:
         self.recording, self.config, self.budgets, self.options = recording, config, budgets, options
         self.supervisor = SupervisorCore(config, faults, budgets, policy=policy)
-        self.policy = policy
-        self.faults = faults
+        self.policy, self.faults, self.inputs = policy, faults, inputs
         self.question = ""
         self.on_constraint: Callable[[MotionConstraint], None] | None = None
         self.lanes = [
-            _Lane(tier, engine, _core(tier, engine, budgets[tier]), round(modelled_ms(tier, engine, nominal_ms) * 1e6))
+            _Lane(
+                tier,
+                engine,
+                _core(tier, engine, budgets[tier]),
+                round(modelled_ms(tier, engine, nominal_ms) * 1e6),
+                InputWatch(inputs[tier]) if tier in inputs else None,
+            )
             for tier, engine in sorted(engines.items())
         ]
         self.record = rec.RunRecord()
@@ -279,7 +289,7 @@ class _Run:
             frames = lane.core.take(now_ns)
             if frames is not None:
                 outcome = self._infer(lane, frames)
-                self._at(now_ns + lane.infer_ns, COMPLETION, partial(self._complete, lane, outcome))
+                self._at(now_ns + lane.infer_ns, COMPLETION, partial(self._complete, lane, outcome, frames[-1]))
 
     def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
         try:
@@ -334,8 +344,11 @@ class _Run:
             self._sample_due_ns = due.after_ns + self._sample_every_ns
             self.record.add(rec.SampleFrame(self.clock.stamp_ns(), frame.stamp_ns, frame.width, frame.height, jpeg))
 
-    def _complete(self, lane: _Lane, outcome: EngineOutput | BaseException) -> None:
-        self._publish(lane, lane.core.finish(outcome, self.clock.monotonic_ns(), self.clock.stamp_ns()))
+    def _complete(self, lane: _Lane, outcome: EngineOutput | BaseException, frame: Frame) -> None:
+        now_ns = self.clock.monotonic_ns()
+        self._publish(lane, lane.core.finish(outcome, now_ns, self.clock.stamp_ns()))
+        if lane.watch is not None:
+            lane.core.note_picture(lane.watch.look(frame.image), now_ns)
 
     def _publish(self, lane: _Lane, result: TierResult | None) -> None:
         if result is None:
@@ -428,6 +441,7 @@ class _Run:
             "synthesised": list(self.recording.missing),
             "budgets": {t.key: rec.to_plain(b) for t, b in sorted(self.budgets.items())},
             "supervisor": self.config.model_dump(),
+            "inputs": {tier.key: config.model_dump() for tier, config in sorted(self.inputs.items())},
             "faults": [rec.to_plain(f.model_dump() if hasattr(f, "model_dump") else f) for f in self.faults],
             "policy": [row.model_dump() for row in self.policy.rows],
             "engines": {

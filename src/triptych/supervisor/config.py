@@ -243,6 +243,9 @@ class SupervisorConfig(BaseModel):
         le=1,
         description="A sure detection this high, in heights of the picture, is one a VLM must not deny; our choice.",
     )
+    machine_settle_s: float = Field(
+        60.0, ge=0, le=3600.0, description="After this long the stack's memory has settled; growth counts from then on."
+    )
 
     @model_validator(mode="after")
     def _order(self) -> SupervisorConfig:

@@ -31,6 +31,7 @@ from triptych.supervisor.monitors.cross_modal import Seen
 from triptych.supervisor.monitors.driver import DriverMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
+from triptych.supervisor.monitors.resource import MachineReading, Resources
 from triptych.supervisor.monitors.safety_core import SafetyCoreMonitor
 from triptych.supervisor.policy import DEFAULT_POLICY, VLM, Function, Permission, Policy
 from triptych.supervisor.records import (
@@ -74,6 +75,7 @@ class SupervisorCore:
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
         self._safety_core = SafetyCoreMonitor(config.event_window_s) if config.safety_core_expected else None
+        self._resources = Resources(config)
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         seen = Seen(config)
         self._channels = {tier: TierChannel(tier, budgets[tier], config, seen) for tier in Tier if expected[tier]}
@@ -159,6 +161,12 @@ class SupervisorCore:
             },
             "supervisor": {"loop_gap_s": loop.loop_gap_s, "late_n": loop.late_n},
             "clock": {"step_s": self._clock.step_s},
+            "machine": {
+                "memory_used": self._resources.memory_used,
+                "memory_growth": self._resources.memory_growth,
+                "temperature_c": self._resources.temperature_c,
+                "disk_used": self._resources.disk_used,
+            },
         }
 
     # ---- what comes in ----
@@ -184,6 +192,10 @@ class SupervisorCore:
     def on_command(self, command: MotionConstraint, received_mono_ns: int, crc_ok: bool) -> None:
         """What the safety core tells the vehicle."""
         self._inbox.append(("safety_core", self._take_command, (command, received_mono_ns, crc_ok)))
+
+    def on_machine(self, reading: MachineReading, received_mono_ns: int) -> None:
+        """What the machine has left."""
+        self._inbox.append(("machine", self._resources.observe, (reading, received_mono_ns)))
 
     def request_takeover(self, now_mono_ns: int) -> tuple[bool, str]:
         """The driver confirms: from the next tick on the driver drives. Returns acceptance and a sentence."""

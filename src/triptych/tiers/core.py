@@ -146,6 +146,8 @@ class TierCore:
         self._fingerprint: int | None = None
         self._same_stamp = self._same_picture = 0
         self._faults: dict[str, int] = {}  # input fault -> monotonic time it was last seen
+        self._picture_codes: tuple[str, ...] = ()  # what the input monitors said of the last picture
+        self._picture_faults: dict[str, int] = {}  # such a code -> monotonic time it was last said
         self._engine_fault = ""
         self._late_input = False
         self._offset_ns: int | None = None
@@ -387,6 +389,14 @@ class TierCore:
 
     # -- self-report -------------------------------------------------------------------------------------------------
 
+    def note_picture(self, codes: tuple[str, ...], now_monotonic_ns: int) -> None:
+        """What :class:`triptych.tiers.monitors.InputWatch` says of the frame of the last job.
+
+        It holds until the next one, however long that takes a slow tier, and at least ``FAULT_HOLD_S``.
+        """
+        self._picture_codes = codes
+        self._picture_faults.update(dict.fromkeys(codes, now_monotonic_ns))
+
     def _watch_clock(self, now_ns: int, now_stamp_ns: int) -> None:
         offset, previous = now_stamp_ns - now_ns, self._offset_ns
         self._offset_ns = offset
@@ -396,16 +406,23 @@ class TierCore:
     def _input_faults(self, now_ns: int) -> list[str]:
         return [code for code, seen_ns in self._faults.items() if now_ns - seen_ns <= FAULT_HOLD_S * _NS]
 
+    def _seen(self, now_ns: int) -> list[str]:
+        return [
+            code
+            for code, seen_ns in self._picture_faults.items()
+            if code in self._picture_codes or now_ns - seen_ns <= FAULT_HOLD_S * _NS
+        ]
+
     def fault(self, now_monotonic_ns: int) -> str:
         """What the tier has to report of itself, empty when it is healthy: codes joined by ``; ``.
 
         Codes: ``engine_hung``, ``engine_error: <text>``, ``future_stamp``, ``repeated_frame``, ``backward_stamp``,
-        ``frozen_picture``, ``clock_step``.
+        ``frozen_picture``, ``clock_step``, and those of :data:`triptych.tiers.monitors.MONITORS`.
         """
         codes = [self._engine_fault] if self._engine_fault else []
         if self.hung_s(now_monotonic_ns) > 0:
             codes.insert(0, "engine_hung")
-        return "; ".join(codes + self._input_faults(now_monotonic_ns))
+        return "; ".join(codes + self._input_faults(now_monotonic_ns) + self._seen(now_monotonic_ns))
 
     def hung_s(self, now_monotonic_ns: int) -> float:
         """How long the job that is out has run if that is longer than ``HANG_BUDGETS`` budgets, else 0.0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from triptych.contract import Tier, TierState, TierStatus, protect
+from triptych.contract.result import WARNINGS
 from triptych.engines.protocol import Engine
 from triptych.tiers.core import TierCounters
 
@@ -10,12 +11,12 @@ from triptych.tiers.core import TierCounters
 def heartbeat(
     tier: Tier, state: TierState, fault: str, engine: Engine, count: TierCounters, stamp_ns: int, sequence: int
 ) -> TierStatus:
-    """What the tier says of itself at ``stamp_ns``, protected; healthy is: active and without a fault."""
+    """What the tier says of itself at ``stamp_ns``, protected; healthy is: active, with no more than warnings."""
     status = TierStatus(
         stamp_ns=stamp_ns,
         tier=tier,
         state=state,
-        healthy=state is TierState.ACTIVE and not fault,
+        healthy=state is TierState.ACTIVE and (not fault or WARNINGS.issuperset(fault.split("; "))),
         fault=fault,
         engine_id=engine.id,
         engine_version=engine.version,

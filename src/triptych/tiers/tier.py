@@ -25,6 +25,7 @@ from triptych.engines.protocol import Engine, EngineOutput
 from triptych.tiers.checks import unusable
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
+from triptych.tiers.monitors import InputWatch
 
 WARM_UP_RUNS = 5
 """Inferences on the golden frame before a tier says ACTIVE: allocator, caches and lazy kernels settle within three."""
@@ -49,6 +50,7 @@ class Tier:
         thread_setup: called first in each thread with ``"infer"`` or ``"deadline"`` (priorities, affinity).
         self_test_timeout_s: see :data:`SELF_TEST_TIMEOUT_S`.
         warm_up_runs: see :data:`WARM_UP_RUNS`.
+        watch: monitors of the pictures it takes; None: nobody looks.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Tier:
         thread_setup: Callable[[str], None] | None = None,
         self_test_timeout_s: float = SELF_TEST_TIMEOUT_S,
         warm_up_runs: int = WARM_UP_RUNS,
+        watch: InputWatch | None = None,
     ) -> None:
         self.name, self.engine, self._emit = name, engine, emit
         self._clock: Clock = clock or SystemClock()
@@ -75,7 +78,7 @@ class Tier:
             device=engine.device.actual,
             frames_wanted=engine.frames_wanted,
         )
-        self._replace = replace
+        self._replace, self._watch_input = replace, watch
         self._thread_setup = thread_setup or (lambda _: None)
         self._self_test_timeout_s, self._warm_up_runs = self_test_timeout_s, max(1, warm_up_runs)
         self._condition = threading.Condition()
@@ -229,6 +232,7 @@ class Tier:
                 outcome = engine.infer(job, question, deadline_ns)
             except Exception as error:  # an engine's bug must not end the tier
                 outcome = error
+            image = job[-1].image
             del job
             with self._condition:
                 if generation != self._generation:
@@ -236,6 +240,12 @@ class Tier:
                 now_ns, stamp_ns = self._clock.monotonic_ns(), self._clock.stamp_ns()
                 self._send(self._core.finish(outcome, now_ns, stamp_ns))
                 self._condition.notify_all()
+            if self._watch_input is not None:
+                # After the result is out, and without the lock: looking must delay neither result nor deadline.
+                codes = self._watch_input.look(image)
+                with self._condition:
+                    self._core.note_picture(codes, self._clock.monotonic_ns())
+            del image
 
     def _watch(self) -> None:
         self._thread_setup("deadline")

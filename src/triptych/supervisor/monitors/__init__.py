@@ -1,10 +1,10 @@
 """The monitors: each turns what was received, and when, into one or more metrics.
 
-A metric is a number that grows with danger, its unit in its name (``_s`` seconds, ``_n`` a count; without suffix a
-share 0..1). Durations grow with time alone; every other metric becomes known or grows through a message of its source
-only, so that nobody has to look at it in between. ``None`` means unknown, which is never OK; NaN is worse than any
-threshold. What is too much, and what follows from it, is said by the fault table alone. Monitors read no clock: time is
-an argument (monotonic nanoseconds).
+A metric is a number that grows with danger, its unit in its name (``_s`` seconds, ``_n`` a count, ``_c`` degrees
+Celsius; without suffix a share 0..1). Durations grow with time alone; every other metric becomes known or grows
+through a message of its source only, so that nobody has to look at it in between. ``None`` means unknown, which is
+never OK; NaN is worse than any threshold. What is too much, and what follows from it, is said by the fault table
+alone. Monitors read no clock: time is an argument (monotonic nanoseconds).
 """
 
 from triptych.contract.terms import Tier
@@ -39,6 +39,7 @@ METRICS: dict[str, frozenset[str]] = {
     "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "own_stop"}),
     "supervisor": frozenset({"loop_gap_s", "late_n"}),
     "clock": frozenset({"step_s"}),
+    "machine": frozenset({"memory_used", "memory_growth", "temperature_c", "disk_used"}),
 }
 """What a row of the fault table may refer to: metrics by source."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triptych.contract.result import TierStatus
+from triptych.contract.result import WARNINGS, TierStatus
 from triptych.contract.terms import TierState
 
 CLOCK_CODES = frozenset({"clock_step", "future_stamp", "backward_stamp"})
@@ -22,8 +22,9 @@ class SelfReport:
         self.fault = ""
 
     def observe(self, status: TierStatus, excused: frozenset[str] = NO_CODES) -> bool:
-        """Take a valid status; true when the tier is active and healthy, or reports nothing but what is excused."""
-        healthy = status.healthy or excused.issuperset(status.fault.split("; "))
+        """Take a valid status; true when the tier is active and healthy, or all that ails it is excused."""
+        ailments = set(status.fault.split("; ")) - WARNINGS
+        healthy = status.healthy or (bool(ailments) and ailments <= excused)
         well = status.state is TierState.ACTIVE and healthy
         self._unhealthy = 0.0 if well else 1.0
         self.fault = status.fault

@@ -1,0 +1,82 @@
+"""The input monitors of one tier: what each says of a picture, and when that becomes a code of the self-report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from triptych.tiers.monitors import blur, colour, exposure, noise, rows
+from triptych.tiers.monitors.config import InputConfig
+from triptych.tiers.monitors.drift import Drift
+from triptych.tiers.monitors.occlusion import Occlusion
+from triptych.tiers.monitors.picture import Image, Picture, look
+from triptych.tiers.monitors.size import Size
+
+Measure = Callable[[Picture], float]
+"""A level that grows with danger; called once per picture, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRow:
+    """One monitor: its code in the self-report, the parameter with its limit ("": at fault above 0), its measure."""
+
+    code: str
+    limit: str
+    measure: Callable[[InputConfig], Measure]
+
+
+MONITORS: tuple[MonitorRow, ...] = (
+    MonitorRow("dark_picture", "input_dark_share", lambda _: exposure.dark),
+    MonitorRow("bright_picture", "input_bright_share", lambda _: exposure.bright),
+    MonitorRow("blurred_picture", "input_blur", lambda _: blur.blur),
+    MonitorRow("covered_picture", "input_covered_share", lambda c: Occlusion(c.input_covered_frames)),
+    MonitorRow("missing_rows", "input_missing_rows", lambda _: rows.missing),
+    MonitorRow("noisy_picture", "input_noise", lambda _: noise.noise),
+    MonitorRow("wrong_size", "", lambda c: Size(c.camera_width_px, c.camera_height_px)),
+    MonitorRow("colour_cast", "input_colour_cast", lambda _: colour.cast),
+    MonitorRow(
+        "input_drift",
+        "input_drift",
+        lambda c: Drift(c.input_reference_mean, c.input_reference_deviation, c.input_drift_frames),
+    ),
+)
+"""All of them, in the order of the report. A frozen or repeated picture is :class:`triptych.tiers.core.TierCore`'s."""
+
+
+class InputMonitor:
+    """One measure with its limit and debounce.
+
+    Args:
+        code: what it says when at fault.
+        measure: see :data:`Measure`.
+        limit: at fault above it; NaN always is.
+        frames: pictures in a row that must be at fault before it speaks.
+    """
+
+    __slots__ = ("_frames", "_limit", "_measure", "_run", "code")
+
+    def __init__(self, code: str, measure: Measure, limit: float, frames: int) -> None:
+        self.code, self._measure, self._limit, self._frames = code, measure, limit, frames
+        self._run = 0
+
+    def observe(self, picture: Picture) -> str:
+        """The code, or empty."""
+        self._run = 0 if self._measure(picture) <= self._limit else self._run + 1
+        return self.code if self._run >= self._frames else ""
+
+
+class InputWatch:
+    """All input monitors of a tier. Not thread-safe; feed it each frame the tier takes, once, in order."""
+
+    def __init__(self, config: InputConfig) -> None:
+        self._monitors = tuple(
+            InputMonitor(
+                row.code, row.measure(config), getattr(config, row.limit) if row.limit else 0.0, config.input_frames
+            )
+            for row in MONITORS
+        )
+
+    def look(self, image: Image) -> tuple[str, ...]:
+        """The codes that hold at this picture: (height, width, 3) uint8 BGR."""
+        picture = look(image)
+        return tuple(code for monitor in self._monitors if (code := monitor.observe(picture)))
