@@ -446,6 +446,21 @@ def doctor(
     raise typer.Exit(examine(as_json, probe))
 
 
+@app.command("verify-supervisor")
+def verify_supervisor(
+    table: Annotated[Optional[Path], typer.Option("--faults", help="Fault table instead of the shipped one.")] = None,  # noqa: UP045
+    out: Annotated[Optional[Path], typer.Option("--json", help="File for the report.")] = None,  # noqa: UP045
+) -> None:
+    """Search everything the supervisor can come to for a broken safety property; takes minutes."""
+    from triptych import resources
+    from triptych.report.provenance import provenance
+    from triptych.verification.command import run as search
+
+    file = table or resources.resource("config", "faults.yaml")
+    if not search(file, out, console, provenance([file]).model_dump(mode="json")):
+        raise typer.Exit(EXIT_NOT_HELD)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context) -> None:
     """Measure latency, transport and reaction to faults on this machine; options are those of bench/run.py."""
