@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from supervisor_rig import MS, SECOND, make_result
@@ -618,7 +619,7 @@ def test_a_loop_that_is_always_late_judges_at_every_second_tick_at_the_latest(ga
     for number in range(10):
         monitor.observe(number * gap_ms * MS)
         judged.append(monitor.may_judge(number * gap_ms * MS))
-    assert not any(one is False and other is False for one, other in zip(judged, judged[1:]))
+    assert not any(one is False and other is False for one, other in pairwise(judged))
     assert judged.count(True) >= 5
 
 

@@ -38,7 +38,7 @@ _NEVER_NS = 1 << 62
 
 
 class Rule(NamedTuple):
-    """How a field is kept: ``save(value, now_ns, stamp_ns)`` is hashable, ``load`` of that the field in a restored core.
+    """How a field is kept: ``save(value, now_ns, stamp_ns)`` is hashable, ``load`` makes the field of it.
 
     Without ``save`` it is not kept; without ``load`` it is not put back either.
     """
