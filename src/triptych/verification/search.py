@@ -53,7 +53,7 @@ class Outcome:
     Attributes:
         states: different ones met.
         transitions: steps taken.
-        depth: quanta of the longest of the shortest ways.
+        depth: steps to the farthest state; of a bounded search, steps up to which every way was looked at.
         exhausted: nothing was left to look at.
         finding: the first property broken, if any; the search ends there.
     """
@@ -65,16 +65,16 @@ class Outcome:
     finding: Finding | None
 
 
-def search(model: Model, most_states: int, progress: Callable[[int], None] = lambda _: None) -> Outcome:
-    """Look at every path, shortest first, until all states are known, one breaks a property or too many were met."""
+def search(model: Model, most_transitions: int, progress: Callable[[int], None] = lambda _: None) -> Outcome:
+    """Look at every path, shortest first, until all states are known, a property breaks or the bound is reached."""
     came_from: dict[Any, tuple[Any, Action] | None] = dict.fromkeys(model.starts())
     frontier, depth, transitions = list(came_from), 0, 0
     while frontier:
         depth += 1
         further = []
         for node in frontier:
-            if len(came_from) >= most_states:
-                return Outcome(len(came_from), transitions, depth, False, None)
+            if transitions >= most_transitions:
+                return Outcome(len(came_from), transitions, depth - 1, False, None)
             for action, successor, broken in model.after(node):
                 transitions += 1
                 if broken:
