@@ -241,7 +241,7 @@ def test_the_screen_shows_findings_figures_and_bars() -> None:
     console = Console(file=StringIO(), width=140)
     command.show(report(), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for word in ("MISSING", "do this", "4000", "Operation not permitted", "█", "garbage collector"):
+    for word in ("MISSING", "do this", "4000", "Operation not permitted", "█", "garbage"):
         assert word in text
 
 
@@ -292,3 +292,4 @@ def test_a_calmed_node_has_next_to_nothing_to_collect() -> None:
     assert seen is not None
     assert seen["frozen_objects"] > 10_000 and seen["threshold"][0] >= 20_000
     assert seen["full_after_ms"] < seen["full_before_ms"]
+    assert seen["runs"] <= 2  # what a step takes it gives back: nothing is left for the collector to look for

@@ -132,9 +132,9 @@ def show(report: Report, console: Console) -> None:
     if report.collector is not None:
         seen = report.collector
         console.print(
-            f"\ngarbage collector: a full run took {seen['full_before_ms']:.1f} ms, and {seen['full_after_ms']:.2f} ms "
-            f"once a node has calmed it; in {seen['steps']} steps of the supervisor it ran {seen['runs']} times, "
-            f"{seen['longest_ms']:.2f} ms at the longest",
+            f"\nprocessor time of the garbage collector: a full run {seen['full_before_ms']:.1f} ms, "
+            f"{seen['full_after_ms']:.3f} ms once a node has calmed it; in {seen['steps']} supervisor steps it ran "
+            f"{seen['runs']} times, {seen['longest_ms']:.2f} ms at the longest",
             highlight=False,
         )
 

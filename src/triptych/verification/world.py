@@ -271,7 +271,7 @@ def _messages(tier: Tier, action: Action, stamp_ns: int) -> tuple[TierResult, Ti
     return _built(tier, action.vlm, stamp_ns)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=128)
 def _built(tier: Tier, kind: Detector | Vlm, stamp_ns: int) -> tuple[TierResult, TierStatus]:
     advice = Advice.STOP if kind is Vlm.STOP else Advice.PROCEED
     result = TierResult(
