@@ -512,6 +512,43 @@ def doctor(
     raise typer.Exit(examine(as_json, probe))
 
 
+@app.command()
+def rt(
+    apply: Annotated[bool, typer.Option("--apply", help="Write the kernel settings that warn; needs root.")] = False,
+    load: Annotated[bool, typer.Option("--load", help="Measure beside a busy process per core as well.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600.0, help="Of each measurement.")] = 3.0,
+    interval_us: Annotated[int, typer.Option(min=50, max=1_000_000, help="Between two wake-ups.")] = 1000,
+    out: Annotated[Optional[Path], typer.Option("--json", help="File for the report.")] = None,  # noqa: UP045
+    figure: Annotated[Optional[Path], typer.Option(help="File for a figure, SVG.")] = None,  # noqa: UP045
+) -> None:
+    """Check what the machine offers in real time, and measure how late it wakes a thread."""
+    from triptych.report.provenance import provenance
+    from triptych.rt import command
+
+    settings = {"seconds": seconds, "interval_us": interval_us, "load": load}
+    report = command.collect(seconds, interval_us, load, apply, provenance([], settings).model_dump(mode="json"))
+    command.show(report, console)
+    if out is not None:
+        command.write(report, out)
+    if figure is not None:
+        command.draw(report, figure)
+
+
+@app.command("verify-supervisor")
+def verify_supervisor(
+    table: Annotated[Optional[Path], typer.Option("--faults", help="Fault table instead of the shipped one.")] = None,  # noqa: UP045
+    out: Annotated[Optional[Path], typer.Option("--json", help="File for the report.")] = None,  # noqa: UP045
+) -> None:
+    """Search everything the supervisor can come to for a broken safety property; takes minutes."""
+    from triptych import resources
+    from triptych.report.provenance import provenance
+    from triptych.verification.command import run as search
+
+    file = table or resources.resource("config", "faults.yaml")
+    if not search(file, out, console, provenance([file]).model_dump(mode="json")):
+        raise typer.Exit(EXIT_NOT_HELD)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context) -> None:
     """Measure latency, transport and reaction to faults on this machine; options are those of bench/run.py."""

@@ -332,3 +332,17 @@ def test_errors_read_as_one_sentence() -> None:
     )
     assert str(error) == f"m.yaml: files.model: sha256 does not fit (got {repr('ab' * 60)[:77]}...); restore the file."
     assert str(InputError("no camera topic")) == "no camera topic."
+
+
+@pytest.mark.parametrize("counter", [2**63 - 1, 2**63, 2**64 - 1])
+def test_a_counter_of_64_bits_has_a_crc(counter: int) -> None:
+    """A6: an unsigned counter above 2^63 raised in whoever checked the message, and with it ended the supervisor."""
+    record = protect(TierStatus(1, Tier.FULL, TierState.ACTIVE, True, frames_received=counter), 3)
+    assert crc_ok(record)
+    assert not crc_ok(dataclasses.replace(record, frames_received=counter - 1))
+
+
+def test_a_negative_number_is_encoded_as_it_always_was() -> None:
+    """Two's complement, little endian: the CRC of what fits 64 signed bits is the same as before."""
+    for number in (-1, -(2**63), 0, 2**63 - 1):
+        assert canonical_bytes(number) == number.to_bytes(8, "little", signed=True)

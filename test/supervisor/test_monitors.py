@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from supervisor_rig import MS, SECOND, make_result
@@ -642,12 +643,25 @@ def test_loop_gap_grants_again_exactly_after_the_spacing() -> None:
     for now_ms in (0, 100):
         monitor.observe(now_ms * MS)
     assert not monitor.may_judge(100 * MS)
+    monitor.observe(160 * MS)
     monitor.observe(1099 * MS)
     assert monitor.may_judge(1099 * MS)
     other = LoopGap(CONFIG)
-    for now_ms in (0, 100, 1100):
+    for now_ms in (0, 100, 160, 1100):
         other.observe(now_ms * MS)
     assert not other.may_judge(1100 * MS)
+
+
+@pytest.mark.parametrize("gap_ms", [1000, 1500, 60_000])
+def test_a_loop_that_is_always_late_judges_at_every_second_tick_at_the_latest(gap_ms: int) -> None:
+    """A3: the grant after a stall is never given twice without a judgement between."""
+    monitor = LoopGap(CONFIG)
+    judged = []
+    for number in range(10):
+        monitor.observe(number * gap_ms * MS)
+        judged.append(monitor.may_judge(number * gap_ms * MS))
+    assert not any(one is False and other is False for one, other in pairwise(judged))
+    assert judged.count(True) >= 5
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -1057,6 +1057,25 @@ def test_a_flapping_fault_does_not_make_the_vehicle_oscillate(period_ms: int) ->
     assert int(values["detector.self_report"].split("suppressed=")[1]) >= 3
 
 
+def test_what_was_suppressed_reaches_the_log_once_a_second() -> None:
+    """A8: a doubt that never lasts changes nothing, and is told all the same; silence follows when it is over."""
+    rig = driving(20.0)
+    for _ in range(20):
+        for uncertainty in (0.95, 0.1):
+            rig.uncertainty[Tier.DETECTOR] = uncertainty
+            rig.run(0.1 if uncertainty > 0.5 else 0.3)
+    told = [t for t in rig.transitions if t.kind == "suppressed"]
+    assert rig.visited() == [] and rig.faults() == []
+    assert {t.name for t in told} == {"detector.uncertain"}
+    assert {(t.before, t.after) for t in told} == {("inactive", "inactive")}
+    assert 7 <= len(told) <= 9  # 8 s, one line in each
+    assert sum(int(t.reason.split()[0]) for t in told) == int(told[-1].reason.split(", ")[1].split()[0])
+    rig.run(1.5)
+    rig.forget()
+    rig.run(3.0)
+    assert rig.transitions == []
+
+
 # ---- what goes out ----
 
 

@@ -2,7 +2,7 @@
 
 The CRC covers a canonical encoding of the whole content, so that it does not depend on the middleware's
 serialisation (whose padding bytes are undefined). Fields go in declaration order, ``crc`` itself left out:
-bool and int as little-endian int64 (enumerations too), float as IEEE-754 double, text as UTF-8 with
+bool and int as little-endian 64 bits, two's complement (enumerations too), float as IEEE-754 double, text as UTF-8 with
 an uint32 length, sequences with an uint32 count, nested records inline.
 """
 
@@ -14,7 +14,8 @@ import zlib
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_INT, _FLOAT, _COUNT = struct.Struct("<q"), struct.Struct("<d"), struct.Struct("<I")
+_INT, _FLOAT, _COUNT = struct.Struct("<Q"), struct.Struct("<d"), struct.Struct("<I")
+_WORD = (1 << 64) - 1  # a message's counters are unsigned: half of them are no int64
 
 
 def canonical_bytes(value: Any) -> bytes:
@@ -30,7 +31,7 @@ def canonical_bytes(value: Any) -> bytes:
 
 def _encode(value: Any, out: bytearray) -> None:
     if isinstance(value, (bool, int)):
-        out += _INT.pack(int(value))
+        out += _INT.pack(int(value) & _WORD)
     elif isinstance(value, float):
         out += _FLOAT.pack(value)
     elif isinstance(value, str):

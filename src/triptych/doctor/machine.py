@@ -57,17 +57,7 @@ def processor() -> Iterator[Row]:
         "the tiers compete for one core" if few else "",
         "give the container or the process at least 2 cores" if few else "",
     )
-    governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    if governor:
-        lazy = governor not in ("performance", "schedutil")
-        yield Row(
-            section,
-            "frequency governor",
-            Level.WARN if lazy else Level.OK,
-            governor,
-            "the clock rises only after the load has come" if lazy else "",
-            "sudo cpupower frequency-set -g performance (Jetson: sudo jetson_clocks)" if lazy else "",
-        )
+    yield from governor()
     load = os.getloadavg()[0]
     busy = load > 0.5 * cores
     yield Row(
@@ -78,6 +68,21 @@ def processor() -> Iterator[Row]:
         "other programs use the cores; measurements will show it" if busy else "",
         "stop them before measuring" if busy else "",
     )
+
+
+def governor(root: Path = Path("/")) -> Iterator[Row]:
+    """Frequency governor, where the kernel shows one."""
+    chosen = read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    if chosen:
+        lazy = chosen not in ("performance", "schedutil")
+        yield Row(
+            "Machine",
+            "frequency governor",
+            Level.WARN if lazy else Level.OK,
+            chosen,
+            "the clock rises only after the load has come" if lazy else "",
+            "sudo cpupower frequency-set -g performance (Jetson: sudo jetson_clocks)" if lazy else "",
+        )
 
 
 def memory_and_disk(folder: Path | None = None) -> Iterator[Row]:
@@ -138,16 +143,20 @@ def clock() -> Iterator[Row]:
     )
 
 
-def real_time() -> Iterator[Row]:
+def real_time(root: Path = Path("/")) -> Iterator[Row]:
     """Kernel preemption, real-time priority, negative nice values and locked memory."""
     section = "Real time"
-    preempt = read("/sys/kernel/realtime") == "1" or "PREEMPT_RT" in platform.version()
+    version = read(root / "proc/version") or platform.version()
+    preempt = read(root / "sys/kernel/realtime") == "1" or "PREEMPT_RT" in version
     yield Row(
         section,
         "kernel",
-        Level.OK,
+        Level.OK if preempt else Level.MISSING,
         f"{platform.release()}, {'PREEMPT_RT' if preempt else 'not PREEMPT_RT'}",
         "" if preempt else "the kernel itself may delay a wake-up by milliseconds; the budgets were measured like this",
+        ""
+        if preempt
+        else "install a kernel with PREEMPT_RT (Ubuntu: pro enable realtime-kernel; Jetson: its RT kernel)",
     )
     obtained, why = priority_obtainable()
     limit = limits.getrlimit(limits.RLIMIT_RTPRIO)[0]
@@ -163,7 +172,7 @@ def real_time() -> Iterator[Row]:
         else f"add '@realtime - rtprio {RT_PRIORITY}' to /etc/security/limits.conf and join that group; "
         f"docker run --cap-add=SYS_NICE --ulimit rtprio={RT_PRIORITY}",
     )
-    runtime = read("/proc/sys/kernel/sched_rt_runtime_us")
+    runtime = read(root / "proc/sys/kernel/sched_rt_runtime_us")
     if runtime:
         none = runtime == "0"
         yield Row(

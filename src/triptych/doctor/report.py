@@ -13,11 +13,15 @@ SCHEMA_VERSION = 1
 
 
 class Level(str, Enum):
-    """OK: nothing to do. WARN: works, with the loss the row names. FAIL: the stack will not do its job here."""
+    """OK: nothing to do. WARN: works, with the loss the row names. FAIL: the stack will not do its job here.
+
+    MISSING: this machine does not have it; nothing relies on it, and with it the tail would be shorter.
+    """
 
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
+    MISSING = "MISSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class DoctorReport:
         return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.MISSING: "dim"}
 
 
 def render(report: DoctorReport) -> Table:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from triptych.contract import ConfigError
+from triptych.contract import ConfigError, InputError
 from triptych.resources import library
 from triptych.safety.limits import SafetyLimits
 from triptych.safety.words import CONSTRAINT_WORDS, MOTION_WORDS
@@ -183,7 +183,14 @@ class SafetyCore:
         self._core = _Core()
 
     def step(self, constraint: bytes, motion: bytes, now_ms: int) -> bytes:
-        """One cycle on two records; returns the command's record."""
+        """One cycle on two records; returns the command's record.
+
+        Raises:
+            InputError: a record of another length.
+        """
+        for name, record, words in (("constraint", constraint, CONSTRAINT_WORDS), ("motion", motion, MOTION_WORDS)):
+            if len(record) != 4 * words:
+                raise InputError(f"must be {4 * words} bytes", where="safety core", field=name, value=len(record))
         command = self._library.c.tsc_step(
             ctypes.byref(self._core),
             ctypes.byref(self._limits),

@@ -131,6 +131,7 @@ class SupervisorCore:
         )  # fmt: skip
         self._periods_ns = tuple(int(period_s * 1e9) - half_tick_ns for period_s in periods_s)
         self._due_ns = [0, 0, 0, 0]
+        self._told = [0] * len(self._lives)
         self._counters = [0, 0]
 
     def _metrics(self) -> dict[str, dict[str, Metric]]:
@@ -271,6 +272,11 @@ class SupervisorCore:
     def machine(self) -> MachineState:
         """The state machine's state."""
         return self._machine
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Ids of the active faults, in the table's order, as many as a message holds."""
+        return self._active
 
     @property
     def latched(self) -> bool:
@@ -437,6 +443,8 @@ class SupervisorCore:
             transitions = self._transitions(stamp_ns, moved, changes)
         elif constraint is None and state is None and verdicts is None and diagnostics is None:
             return NOTHING
+        if say_diagnostics:
+            transitions += self._suppressed(stamp_ns)
         return Commands(constraint, state, verdicts, diagnostics, transitions)
 
     def _due(self, which: int, now_ns: int, changed: bool) -> bool:
@@ -505,6 +513,17 @@ class SupervisorCore:
         if moved:
             now = self._machine
             notes.append(Transition(stamp_ns, "state", "state", self._previous.name, now.state.name, now.reason))
+        return tuple(notes)
+
+    def _suppressed(self, stamp_ns: int) -> tuple[Transition, ...]:
+        """What debounce and clearing times have kept back since the last diagnostics: at their pace, not a flood."""
+        notes = []
+        for number, life in enumerate(self._lives):
+            more, self._told[number] = life.suppressed - self._told[number], life.suppressed
+            if more:
+                stays = "active" if life.active else "inactive"
+                reason = f"{more} times too short to count, {life.suppressed} since the start"
+                notes.append(Transition(stamp_ns, "suppressed", life.row.id, stays, stays, reason))
         return tuple(notes)
 
     def _diagnostics(self) -> tuple[Diagnostic, ...]:

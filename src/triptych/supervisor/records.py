@@ -10,7 +10,8 @@ from triptych.contract.supervision import StateRecord, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change worth a line in a log. ``kind`` is ``state``, ``fault`` or ``request``."""
+    """One change worth a line in a log. ``kind`` is ``state``, ``fault``, ``request``, or ``suppressed``: it did not
+    last long enough to be one."""
 
     stamp_ns: int
     kind: str

@@ -10,12 +10,23 @@ from triptych.engines.protocol import EngineOutput
 
 
 def unusable(tier: Tier, output: EngineOutput) -> str:
-    """Why ``output`` cannot be published for ``tier``; empty when it can. Not-a-number never passes."""
+    """Why ``output`` cannot be published for ``tier``; empty when it can. Not-a-number never passes.
+
+    Neither does what is of another kind than declared: engines are adapters around foreign code.
+    """
+    try:
+        return _problem(tier, output)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:  # UnicodeError is a ValueError
+        return f"output is malformed ({type(error).__name__}: {error})"
+
+
+def _problem(tier: Tier, output: EngineOutput) -> str:
     if not 0.0 <= output.uncertainty <= 1.0:
         return f"uncertainty is not within 0..1 (got {output.uncertainty!r})"
-    times = (output.pre_ms, output.infer_ms, output.post_ms)
+    times = (float(output.pre_ms), float(output.infer_ms), float(output.post_ms))
     if not all(0.0 <= t < math.inf for t in times):
         return f"a duration is negative or not finite (got {times!r})"
+    output.adapter.encode()
     payload = output.payload
     if tier is Tier.DETECTOR:
         return _bad_detections(payload) if isinstance(payload, Detections) else "payload is not Detections"
@@ -26,11 +37,14 @@ def _bad_detections(payload: Detections) -> str:
     for name in ("image_width", "image_height"):
         if not _whole(getattr(payload, name), 1 << 32):
             return f"{name} is not a whole number of pixels (got {getattr(payload, name)!r})"
+    if not isinstance(payload.detections, _SEQUENCES):
+        return f"detections are no sequence (got {payload.detections!r})"
     if len(payload.detections) > MAX_DETECTIONS:
         return f"more than {MAX_DETECTIONS} detections (got {len(payload.detections)})"
     for index, item in enumerate(payload.detections):
         if not (isinstance(item.label, str) and _whole(item.class_id, 256)):
             return f"detection {index}: label or class is of the wrong kind (got {item.label!r}, {item.class_id!r})"
+        item.label.encode()
         if not 0.0 <= item.score <= 1.0:
             return f"detection {index}: score is not within 0..1 (got {item.score!r})"
         if not all(math.isfinite(v) for v in (item.x_min, item.y_min, item.x_max, item.y_max)):
@@ -45,6 +59,7 @@ def _whole(value: object, end: int) -> bool:
     return isinstance(value, int) and 0 <= value < end
 
 
+_SEQUENCES = (tuple, list)
 _TERMS = (("road", Road), ("weather", Weather), ("light", Light), ("advice", Advice), ("text", str), ("question", str))
 
 
@@ -55,6 +70,10 @@ def _bad_advice(payload: SceneAdvice) -> str:
     for name in COUNTED:
         if not is_count(getattr(payload, name)):
             return f"{name} is no count (got {getattr(payload, name)!r})"
+    payload.question.encode()
+    for name in ("hazards", "token_probabilities"):
+        if not isinstance(getattr(payload, name), _SEQUENCES):
+            return f"{name} is no sequence (got {getattr(payload, name)!r})"
     if not all(isinstance(h, Hazard) for h in payload.hazards):
         return f"a hazard is not a Hazard (got {payload.hazards!r})"
     if len(payload.hazards) > MAX_HAZARDS:
@@ -63,6 +82,6 @@ def _bad_advice(payload: SceneAdvice) -> str:
         return f"more than {MAX_TOKENS} tokens (got {len(payload.token_probabilities)})"
     if len(payload.text.encode()) > MAX_TEXT:
         return f"text longer than {MAX_TEXT} bytes"
-    if not all(0.0 <= p <= 1.0 for p in payload.token_probabilities):
+    if not all(isinstance(p, float) and 0.0 <= p <= 1.0 for p in payload.token_probabilities):
         return "a token probability is not within 0..1"
     return ""

@@ -282,7 +282,7 @@ class TierCore:
             problem = unusable(self.tier, outcome)
         if problem or isinstance(outcome, BaseException):
             self._count["errors"] += 1
-            self._engine_fault = f"engine_error: {problem}"
+            self._engine_fault = f"engine_error: {problem}".encode(errors="replace").decode()
             return self._fallback(job.source_ns, "engine_error", now_monotonic_ns, now_stamp_ns) if job.open else None
         self._engine_fault = ""
         content = _Content(job.frame, job.source_ns, outcome)

@@ -21,12 +21,14 @@ class LoopGap:
 
     def observe(self, now_ns: int) -> None:
         """A tick begins."""
+        postponed = self._last_ns is not None and not self.may_judge(self._last_ns)
         if self._last_ns is not None:
             self._gap_ns = now_ns - self._last_ns
         self._last_ns = now_ns
         if self._gap_ns > self._late_ns:
             self._late.add(now_ns)
-            if self._next_grant_ns is None or now_ns >= self._next_grant_ns:
+            # Never twice in succession: a loop that comes late every time would judge nothing, for ever.
+            if not postponed and (self._next_grant_ns is None or now_ns >= self._next_grant_ns):
                 self._judge_from_ns = now_ns + self._postpone_ns
                 self._next_grant_ns = now_ns + self._spacing_ns
 
