@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -199,6 +200,16 @@ def test_a_broker_that_says_nothing_costs_the_timeout() -> None:
         line.close()
         with pytest.raises(DeliveryError):
             line.send(letter())
+
+
+def test_an_old_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 1 has another interface; some distributions still ship it."""
+    package, mqtt, client = ModuleType("paho"), ModuleType("paho.mqtt"), ModuleType("paho.mqtt.client")
+    package.mqtt, mqtt.client = mqtt, client  # type: ignore[attr-defined]
+    for module in (package, mqtt, client):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(ConfigError, match="too old"):
+        notifier(settings(1883))
 
 
 @pytest.mark.skipif(PAHO, reason="paho-mqtt is installed")

@@ -88,6 +88,15 @@ def test_a_restart_does_not_report_the_same_state_anew() -> None:
     assert released is not None and released.kind == "released"
 
 
+def test_a_constraint_that_no_longer_asks_ends_the_telling_even_in_the_same_state() -> None:
+    """Released, as an event of its own and at once."""
+    reporter = Reporter("car")
+    first = look(reporter, S.MRC, 0.0)
+    ended = reporter.look(constraint(S.MRC, False), record(S.MRC), 0.1, STAMP_NS)
+    assert first is not None and ended is not None
+    assert ended.kind == "released" and ended.event.event_id != first.event.event_id
+
+
 def test_the_constraint_alone_is_told_if_its_state_does_not_come() -> None:
     """Half a second is waited for the state; after it comes it belongs to the same event."""
     reporter = Reporter("car")

@@ -31,7 +31,7 @@ class Mqtt:
         timeout_s: for the connection, and for the acknowledgement.
 
     Raises:
-        ConfigError: paho-mqtt is not installed.
+        ConfigError: paho-mqtt is not installed, or older than 2.
     """
 
     def __init__(
@@ -50,6 +50,8 @@ class Mqtt:
             raise ConfigError(
                 "package paho-mqtt is not installed", remedy="pip install 'triptych-ros[remote]' or use a webhook"
             ) from None
+        if not hasattr(paho, "CallbackAPIVersion"):
+            raise ConfigError("package paho-mqtt is too old", remedy="pip install 'paho-mqtt>=2.1,<3'")
         self._paho: Any = paho
         self._host, self._port, self._topic, self._client_id = host, port, topic, client_id
         self._login, self._tls, self._timeout_s = login, tls, timeout_s

@@ -149,5 +149,5 @@ class Reporter:
             and (0 in (since_ns, last.since_ns) or abs(since_ns - last.since_ns) < SAME_SINCE_NS)
         ):
             return Event(last.event_id, state, last.since_ns or since_ns, reason, faults, told)
-        seed = f"{self._vehicle_id}/{state}/{since_ns or now_stamp_ns}"
+        seed = f"{self._vehicle_id}/{state}/{told}/{since_ns or now_stamp_ns}"
         return Event(str(uuid5(_NAMESPACE, seed)), state, since_ns, reason, faults, told)
