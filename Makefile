@@ -2,6 +2,7 @@
 #   make demo    three tiers and a supervisor drive the built-in scenario; report in demo_report/
 #   make test    all tests             make lint    style and types
 #   make bench   measure this machine  make clean   remove what the targets made
+#   make safety  the safety core's figures, the search of the supervisor's states, a reduced campaign of faults; safety_report/
 #   make forge-demo   distil, prune, quantise, adapt, verify and bundle a small model; report in forge_report/
 #   make forge-test   the tests that need PyTorch, which make test skips
 # Another interpreter: make demo PYTHON=python3.12 (only counts when .venv is created)
@@ -12,11 +13,13 @@ BIN := $(VENV)/bin
 DEMO_OUT ?= demo_report
 DEMO_ARGS ?=
 FORGE_OUT ?= forge_report
+SAFETY_OUT ?= safety_report
+SAFETY_ARGS ?= --seeds 1
 BENCH_ARGS ?=
 TEST_ARGS ?=
 LINTED := src test launch bench scripts setup.py
 
-.PHONY: help demo test lint bench clean forge-demo forge-test environment test-environment forge-environment
+.PHONY: help demo test lint bench safety clean forge-demo forge-test environment test-environment forge-environment
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,5 +62,10 @@ lint: test-environment
 bench: environment
 	@"$(BIN)/triptych" bench $(BENCH_ARGS)
 
+safety: environment
+	@"$(BIN)/python" bench/safety_core.py --out "$(SAFETY_OUT)/safety_core.json"
+	@"$(BIN)/triptych" verify-supervisor --json "$(SAFETY_OUT)/verification.json"
+	@"$(BIN)/triptych" inject --out "$(SAFETY_OUT)" $(SAFETY_ARGS)
+
 clean:
-	rm -rf "$(VENV)" build demo_report forge_report mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" build demo_report forge_report safety_report inject_report mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,9 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from triptych import __version__
-from triptych.contract import ConfigError, InputError, Tier, TriptychError
+from triptych.contract import ConfigError, DegradationState, InputError, Tier, TriptychError
 
 EXIT_NOT_HELD, EXIT_USER = 1, 2
+SHORTEST_WITH_FAULT_S = 20.0
+"""A shorter demo has no time for a fault and the way to a stop."""
 NAMES = {tier.key: tier for tier in Tier}
 
 app = typer.Typer(
@@ -152,10 +154,13 @@ def demo(
     params: Params = None,
     engine: Engines = None,
     without: Without = None,
+    fault: Annotated[
+        bool, typer.Option("--fault/--no-fault", help="Kill the detector towards the end, and see what is made of it.")
+    ] = True,
     view: View = True,
     live: Live = True,
 ) -> None:
-    """Drive the built-in scenario with all three tiers; exit 0 only if the contract held."""
+    """Drive the built-in scenario with all three tiers; exit 0 only if contract and reaction held."""
     from triptych import session
 
     file, tiers, engines = session.params_file(params), tiers_of(without), engines_of(engine)
@@ -175,6 +180,9 @@ def demo(
         out or Path("demo_report"),
         settings={"seed": seed, "duration_s": seconds, "engines": {t.key: e for t, e in engines.items()}},
         duration_s=seconds + 30.0,
+        kill=session.Kill("detector", 0.6 * seconds, DegradationState.L1_MINIMAL_RISK_MANOEUVRE)
+        if fault and seconds >= SHORTEST_WITH_FAULT_S
+        else None,
     )
     finish(session.run(plan, console, live=live))
 

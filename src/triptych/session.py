@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import threading
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from triptych import dds, resources
-from triptych.contract import ConfigError, Tier, TriptychError
+from triptych.contract import ConfigError, DegradationState, Tier, TriptychError
 from triptych.live import LiveModel, LiveView
 from triptych.nodes.params import TierParams
 from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
@@ -53,6 +54,21 @@ RECORD = "record.jsonl"
 LATCH = "supervisor.latch"
 
 
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A node that is killed on purpose, once.
+
+    Attributes:
+        target: name of the node.
+        after_s: since the supervisor let the vehicle drive.
+        expect: state demanded, or one more careful.
+    """
+
+    target: str
+    after_s: float
+    expect: DegradationState
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to run.
@@ -66,6 +82,7 @@ class Plan:
         settings: what else decides the outcome, for the configuration hash.
         meta: more for the record, e.g. warnings.
         duration_s: end the run after this long; None: when its source ends.
+        kill: a fault to be caused on the way.
     """
 
     mode: str
@@ -76,6 +93,7 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     duration_s: float | None = None
+    kill: Kill | None = None
 
 
 def supervisor_settings(params: Path) -> dict[str, Any]:
@@ -146,6 +164,7 @@ def run(
     events: list[tuple[int, ProcessEvent]] = []
     started_ns = time.time_ns()
     tail = Tail(plan.out / RECORD)
+    saboteur = Saboteur(plan.kill)
     with stop_requested() as stop:
         try:
             stack.start()
@@ -157,6 +176,9 @@ def run(
                         model.event(event.text)
                     for entry in tail.read():
                         model.update(entry)
+                        saboteur.hear(entry)
+                    if text := saboteur.strike(stack, started_ns):
+                        model.event(text)
                     view.refresh()
                     stop.wait(POLL_S)
                 if stack.over and not stack.refusal:
@@ -172,12 +194,39 @@ def run(
         "started_ns": started_ns,
         "ended_ns": ended_ns,
         "killed_at_stop": killed,
+        "injected": saboteur.done,
         "tiers": [s.name for s in plan.specs if s.module.endswith("tier_node")],
     }
     record = complete_record(plan.out, extra, events)
     tables = [resources.resource("config", name) for name in ("faults.yaml", "policy.yaml")]
     config = [params, *tables, resources.resource("models")]
     return write_report(record, plan.out, provenance(config, plan.settings, plan.data))
+
+
+class Saboteur:
+    """Kills a node when its time has come. ``done``: as :func:`triptych.report.summary.injections_of` reads it."""
+
+    def __init__(self, kill: Kill | None) -> None:
+        self._kill = kill
+        self._due_s = math.inf
+        self.done: list[dict[str, Any]] = []
+
+    def hear(self, entry: Any) -> None:
+        """The clock starts when the vehicle is let go."""
+        driving = isinstance(entry, StateRecord) and entry.state is DegradationState.NOMINAL
+        if driving and self._kill is not None and math.isinf(self._due_s):
+            self._due_s = time.monotonic() + self._kill.after_s
+
+    def strike(self, stack: Stack, started_ns: int) -> str:
+        """Kill, if it is time and the node runs; returns what to tell the spectators."""
+        kill = self._kill
+        if kill is None or self.done or time.monotonic() < self._due_s or kill.target not in stack.pids():
+            return ""
+        at_ns = time.time_ns()
+        os.kill(stack.pids()[kill.target], signal.SIGKILL)
+        at_s = (at_ns - started_ns) / 1e9
+        self.done.append({"fault": "kill", "target": kill.target, "from_s": at_s, "expect": kill.expect.name})
+        return f"{kill.target} is killed on purpose"
 
 
 def complete_record(out: Path, extra: Mapping[str, Any], events: Sequence[tuple[int, ProcessEvent]]) -> RunRecord:
