@@ -126,7 +126,7 @@ def test_flips_of_other_kinds_of_fields() -> None:
 
 
 @settings(max_examples=40)
-@given(name=st.sampled_from(sorted(PICTURES)), strength=st.floats(0.05, 1.0), seed=st.integers(0, 100))
+@given(name=st.sampled_from(sorted(PICTURES)), strength=st.floats(0.3, 1.0), seed=st.integers(0, 100))
 def test_a_spoilt_picture_is_one_and_another(name: str, strength: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     image = rng.integers(30, 220, (48, 80, 3), dtype=np.uint8)

@@ -28,6 +28,7 @@ from triptych.contract import (
 )
 from triptych.contract.supervision import StateRecord
 from triptych.supervisor import FaultRow, Policy, SupervisorConfig, SupervisorCore, Transition, load_faults
+from triptych.supervisor.monitors.resource import MachineReading
 from triptych.supervisor.policy import DEFAULT_POLICY, check_policy
 from triptych.supervisor.records import Commands
 
@@ -114,7 +115,8 @@ def make_answer(number: int = 0, **changes: object) -> SceneAdvice:
 
 
 class Rig:
-    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver, safety_core.
+    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver, safety_core,
+    machine.
 
     Attributes one may change between runs: ``alive`` (sources that send), ``heartbeats`` (tiers whose status is sent),
     ``advice``, ``origin``, ``uncertainty`` by tier, ``driver`` (template), ``speed_mps``, ``obeys`` (the vehicle
@@ -132,7 +134,7 @@ class Rig:
         self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched, policy=policy)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0
-        self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core"}
+        self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core", "machine"}
         self.heartbeats = set(Tier)
         self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True) for tier in Tier}
         self.advice = dict.fromkeys(ADVICE_PERIOD_MS, Advice.PROCEED)
@@ -203,6 +205,8 @@ class Rig:
                     self.core.on_status(replace(self.status[tier], stamp_ns=self.stamp_ns), self.now_ns, True)
             if "driver" in self.alive:
                 self.core.on_driver(replace(self.driver, stamp_ns=self.stamp_ns), self.now_ns, True)
+        if "machine" in self.alive and ms % 1000 == 0:
+            self.core.on_machine(MachineReading(0.5, 0.1, 60.0, 0.5), self.now_ns)
         if "safety_core" in self.alive and ms % 50 == 0 and self.constraints:
             self.core.on_command(self.edit_command(replace(self.constraint, reason="")), self.now_ns, True)
         if "odometry" in self.alive and ms % 20 == 0:

@@ -194,8 +194,8 @@ def test_the_arbiter_asks_the_table(tier: Tier, grant: str) -> None:
     rig.obeys = False
     rig.advice[tier] = Advice.STOP
     rig.run(2.5)
-    # Unconfirmed advice leaves what is not known of the scene: caution.
-    limit = {"never": 36.1, "redundant_input": 25.0, "advice": 0.0}[grant]
+    # Unconfirmed advice counts for nothing where both know the scene.
+    limit = {"never": 36.1, "redundant_input": 36.1, "advice": 0.0}[grant]
     assert rig.core._cap_mps(False) == limit
     assert 20.0 < rig.limits_mps[-1] <= limit if limit else rig.limits_mps[-1] == 0.0
 
@@ -221,4 +221,4 @@ def test_the_other_functions_move_nothing() -> None:
         rig.run(1.0)
         rig.alive -= {"detector"}
         rig.run(1.0)
-    assert one.commands == other.commands
+    assert repr(one.commands) == repr(other.commands)  # not-a-numbers, too

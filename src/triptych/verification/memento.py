@@ -117,6 +117,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "_fresh_ns", "_hold_ns", "_window_ns", "_wait_ns", "_grace_ns", "_periods_ns", "_fresh_s", "_max_mps",
         "_max_accel_mps2", "_margin_mps", "_still_mps", "_keep_s", "_limit_s", "_tolerance_s", "tier", "config",
         "_vlm_keys", "_limits_mps", "_caps_mps", "_reactions", "_awaited", "_resting", "_growing", "rows",
+        "policy", "_comparing", "_safety_core",
     )),
     *((f"core.{name}", UNREAD) for name in (
         "_counters", "_sent", "_sent_limit_mps", "_sent_asking", "_previous", "_since_ns", "_demand_reason", "_told",
@@ -127,6 +128,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("core._channels.*._content.*", UNREAD), ("core._channels.*._heartbeat.*", UNREAD),
     ("core._channels.*._crc.*", UNREAD), ("core._channels.*._future._run", UNREAD),
     ("core._channels.*._origin._run", UNREAD), ("core._channels.*._report.*", UNREAD), ("core._driver.crc.*", UNREAD),
+    ("core._channels.*._very_late.*", UNREAD), ("core._channels.*._said.*", UNREAD), ("core._resources.*", UNREAD),
+    ("core._compared", UNREAD), ("core._seen.*", UNREAD),  # the policy of this world compares nothing
     ("core._odometry._jumps.*", UNREAD), ("core._loop._late.*", UNREAD), ("*._step_ns", UNREAD), ("*._gap_ns", UNREAD),
     ("core._channels.distilled._invalid.*", UNREAD), ("core._channels.full._invalid.*", UNREAD),
     ("core._channels.distilled._uncertainty.*", UNREAD), ("core._channels.full._uncertainty.*", UNREAD),
@@ -142,7 +145,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("*._trusted_mps", NUMBER), ("*._still_since_ns", since(1)), ("*._handed_over_since_ns", since(1)),
     *((f"*.{name}", AS_IS) for name in (
         "received", "_known", "advice", "_fresh_once", "_well_once", "_seen", "_value", "news", "_missing", "_own",
-        "_demand", "_active", "_lost", "_blind", "_confirmed", "_reset", "_limit_mps",
+        "_demand", "_active", "_lost", "_void", "_blind", "_confirmed", "_reset", "_limit_mps",
     )),
 )  # fmt: skip
 """The first pattern that fits a field's path counts."""
