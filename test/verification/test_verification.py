@@ -119,10 +119,10 @@ def kind_of(row: FaultRow) -> tuple[str, str, bool, bool, bool]:
 
 
 def test_every_kind_of_shipped_row_that_reacts_has_a_representative() -> None:
-    """Of the supervisor's own row and those of the last hop it stands for others of the same class."""
+    """For the supervisor's own row and those of the last hop and the machine stand others of the same class."""
     chosen = {kind_of(row) for row in table() if row.id in REPRESENTATIVES}
     counted = {
-        kind for kind in map(kind_of, table()) if kind[1] != "log" and kind[0] not in ("supervisor", "safety_core")
+        kind for kind in map(kind_of, table()) if kind[1] != "log" and kind[0] not in ("supervisor", "safety_core", "machine")
     }
     by_message = {kind[:4] for kind in chosen} | {kind[1:4] for kind in chosen}
     for kind in counted:
@@ -319,7 +319,8 @@ def test_advice_that_hurries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     free = actions(vlm=(Vlm.PROCEED,), speed=(Speed.MOVING,))
     whole = search(Pair(table(), free), FEW)
     assert whole.finding is None and whole.exhausted
-    monkeypatch.setattr(core, "advice_cap_mps", lambda advice, caps: arbitration.advice_cap_mps(advice, caps[::-1]))
+    cap_mps = arbitration.tier_cap_mps
+    monkeypatch.setattr(core, "tier_cap_mps", lambda may, said, held, caps: cap_mps(may, said, held, caps[::-1]))
     finding = search(Pair(table(), free), FEW).finding
     assert finding is not None and finding.broken.startswith("P-03")
 

@@ -128,6 +128,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("core._channels.*._content.*", UNREAD), ("core._channels.*._heartbeat.*", UNREAD),
     ("core._channels.*._crc.*", UNREAD), ("core._channels.*._future._run", UNREAD),
     ("core._channels.*._origin._run", UNREAD), ("core._channels.*._report.*", UNREAD), ("core._driver.crc.*", UNREAD),
+    ("core._channels.distilled._said._perplexity._value", AS_IS),
     ("core._channels.*._very_late.*", UNREAD), ("core._channels.*._said.*", UNREAD), ("core._resources.*", UNREAD),
     ("core._compared", UNREAD), ("core._seen.*", UNREAD),  # the policy of this world compares nothing
     ("core._odometry._jumps.*", UNREAD), ("core._loop._late.*", UNREAD), ("*._step_ns", UNREAD), ("*._gap_ns", UNREAD),

@@ -79,6 +79,7 @@ REPRESENTATIVES: dict[str, float] = {
     "detector.invalid": 2.0,
     "distilled.stale": 0.5 * Q_S,
     "distilled.never_received": 0.0,
+    "distilled.perplexity": 2.0,
     "full.stale": 0.5 * Q_S,
     "full.never_received": 0.0,
     "odometry.lost": 0.75 * Q_S,
@@ -108,6 +109,7 @@ class Vlm(Enum):
     STOP = "stop"
     SILENT = "silent"
     HALF = "one silent"
+    DOUBTED = "one doubted"
 
 
 class Speed(Enum):
@@ -275,7 +277,9 @@ def _messages(tier: Tier, action: Action, stamp_ns: int) -> tuple[TierResult, Ti
 
 @lru_cache(maxsize=128)
 def _built(tier: Tier, kind: Detector | Vlm, stamp_ns: int) -> tuple[TierResult, TierStatus]:
+    doubted = kind is Vlm.DOUBTED and tier is Tier.DISTILLED
     advice = Advice.STOP if kind is Vlm.STOP else Advice.PROCEED
+    answer = SceneAdvice(advice=advice, token_probabilities=(0.1,) if doubted else (0.9,))
     result = TierResult(
         tier=tier,
         origin=Origin.FRESH,
@@ -290,6 +294,6 @@ def _built(tier: Tier, kind: Detector | Vlm, stamp_ns: int) -> tuple[TierResult,
         engine_version="1",
         device="cpu",
         uncertainty=0.9 if kind is Detector.DOUBTFUL else 0.1,
-        payload=Detections(1280, 720) if tier is Tier.DETECTOR else SceneAdvice(advice=advice),
+        payload=Detections(1280, 720) if tier is Tier.DETECTOR else answer,
     )
     return result, TierStatus(stamp_ns, tier, TierState.ACTIVE, True)

@@ -92,6 +92,7 @@ BUILT_IN = DemoRecipe(
     qat_steps=300,
     adapter_steps=400,
     adapter_batches=200,
+    verify_positions=30000,
     max_loss=0.03,
     timed_runs=200,
     engine="triptych-distilled",
