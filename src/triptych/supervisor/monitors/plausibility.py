@@ -115,7 +115,8 @@ class Plausibility:
     """Metrics of consecutive fresh detector results; unknown before the first, or the first pair.
 
     ``implausible_n``: with a box that :func:`plausible` refuses. ``unsteady_n``: in which the number of sure boxes
-    swings, or a large object moves across the picture, or grows, faster than the bound (:func:`follows`).
+    swings, or a large object moves across the picture, or grows, faster than the bound (:func:`follows`). An object
+    that is missed just when another of its class appears looks like a jump: in a busy street up to four times in a row.
 
     The bound: an object 3 m to the side and 5 m ahead that comes closer at 40 m/s crosses a picture of 65 degrees
     (focal length 0.78 widths) at 0.78 * 3 * 40 / 5**2 = 3.7 widths per second, and is then about to leave it.
