@@ -62,7 +62,7 @@ SCENES: tuple[Scene, ...] = (
     Scene("advice to two vehicles", actions(vlm=(Vlm.PROCEED, Vlm.SILENT), detector=(Detector.FINE, Detector.SILENT),
                                             driver=_SIDES), model=Pair),
     Scene("everything at once", actions(detector=Detector, vlm=_CALM, speed=Speed, driver=Driver, request=Request,
-                                        time=Time), 300_000),
+                                        time=Time), 60_000),
 )  # fmt: skip
 """In the order they run."""
 
