@@ -25,6 +25,7 @@ from triptych.contract import (
 )
 from triptych.contract.supervision import StateRecord
 from triptych.supervisor import FaultRow, SupervisorConfig, SupervisorCore, Transition, load_faults
+from triptych.supervisor.monitors.resource import MachineReading
 from triptych.supervisor.records import Commands
 
 S = DegradationState
@@ -84,7 +85,7 @@ def make_result(tier: Tier = Tier.DETECTOR, stamp_ns: int = 0, **changes: object
 
 
 class Rig:
-    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver.
+    """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver, machine.
 
     Attributes one may change between runs: ``alive`` (sources that send), ``heartbeats`` (tiers whose status is sent),
     ``advice``, ``origin``, ``uncertainty`` by tier, ``driver`` (template), ``speed_mps``, ``obeys`` (the vehicle
@@ -92,11 +93,11 @@ class Rig:
     """
 
     def __init__(self, latched: bool = False, faults: tuple[FaultRow, ...] | None = None, **config: object) -> None:
-        self.config = SupervisorConfig(**config)  # type: ignore[arg-type]
+        self.config = SupervisorConfig(**{"machine_settle_s": 0.0, **config})  # type: ignore[arg-type]
         self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0
-        self.alive = {"detector", "distilled", "full", "odometry", "driver"}
+        self.alive = {"detector", "distilled", "full", "odometry", "driver", "machine"}
         self.heartbeats = set(Tier)
         self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True) for tier in Tier}
         self.advice = dict.fromkeys(ADVICE_PERIOD_MS, Advice.PROCEED)
@@ -166,6 +167,8 @@ class Rig:
                     self.core.on_status(replace(self.status[tier], stamp_ns=self.stamp_ns), self.now_ns, True)
             if "driver" in self.alive:
                 self.core.on_driver(replace(self.driver, stamp_ns=self.stamp_ns), self.now_ns, True)
+        if "machine" in self.alive and ms % 1000 == 0:
+            self.core.on_machine(MachineReading(0.4, 0.1, 60.0, 0.3), self.now_ns)
         if "odometry" in self.alive and ms % 20 == 0:
             self.core.on_odometry(Odometry(self.stamp_ns, self.speed_mps), self.now_ns)
 

@@ -184,7 +184,7 @@ def test_tiers_that_are_not_expected() -> None:
     assert rig.record.reason == "this vehicle has no VLM tier"
     assert rig.faults() == []
     verdicts = [c.verdicts for c in rig.commands if c.verdicts][-1]
-    assert {v.source for v in verdicts} == {"detector", "odometry", "driver", "supervisor", "clock"}
+    assert {v.source for v in verdicts} == {"detector", "odometry", "driver", "supervisor", "clock", "machine"}
     one = Rig(full_expected=False)
     one.run(2.0)
     assert one.visited() == ["NOMINAL"]
