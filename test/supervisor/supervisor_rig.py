@@ -130,7 +130,7 @@ class Rig:
         policy: Policy = DEFAULT_POLICY,
         **config: object,
     ) -> None:
-        self.config = SupervisorConfig(**{"safety_core_expected": False, **config})  # type: ignore[arg-type]
+        self.config = SupervisorConfig(**{"safety_core_expected": False, "machine_settle_s": 0.0, **config})  # type: ignore[arg-type]
         self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched, policy=policy)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0

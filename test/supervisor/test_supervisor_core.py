@@ -1195,7 +1195,7 @@ def test_verdicts_and_transitions_of_a_fault() -> None:
 def test_diagnostics() -> None:
     """One status per source: ok, warning, error, or stale while something is unknown (the full VLM's consistency
     needs five answers)."""
-    rig = driving(20.0, safety_core_expected=True, machine_settle_s=1.0)
+    rig = driving(20.0, safety_core_expected=True)
     rig.run(9.0)
 
     def now() -> dict[str, tuple[int, str]]:
@@ -1249,7 +1249,7 @@ def test_every_metric_of_the_table_exists() -> None:
 @cache
 def driven() -> Rig:
     """A rig after as long a drive as the slowest metric needs."""
-    return driving(20.0, safety_core_expected=True, machine_settle_s=1.0).run(9.0)
+    return driving(20.0, safety_core_expected=True).run(9.0)
 
 
 @pytest.mark.parametrize(("source", "metric"), [(s, m) for s, metrics in METRICS.items() for m in sorted(metrics)])
