@@ -116,8 +116,8 @@ def vlm_speaks(rig: Rig, what: list[SceneAdvice]) -> None:
 @given(events, st.lists(answers, min_size=1, max_size=4))
 @example([("careful", 120), ("sure", 120), ("sure", 120), ("sure", 120)], [make_answer()])
 @example([("careful", 120), ("stop full", 120)] + [("sure", 120)] * 6, [make_answer(token_probabilities=(0.01,) * 20)])
-def test_p20_doubt_never_raises_the_limit(sequence: list[tuple[str, int]], what: list[SceneAdvice]) -> None:
-    """P-20: two vehicles with the same inputs; the one that doubts what VLMs say is nowhere allowed more."""
+def test_p18_doubt_never_raises_the_limit(sequence: list[tuple[str, int]], what: list[SceneAdvice]) -> None:
+    """P-18: two vehicles with the same inputs; the one that doubts what VLMs say is nowhere allowed more."""
     trusting = tuple(row for row in table() if row.metric not in ADVISERS_SAY)
     rigs = driving(25.0), driving(25.0, faults=trusting)
     for rig in rigs:
@@ -134,8 +134,8 @@ def test_p20_doubt_never_raises_the_limit(sequence: list[tuple[str, int]], what:
 
 @given(st.lists(st.tuples(results(), st.booleans(), st.booleans(), numbers), max_size=12))
 @settings(max_examples=60)
-def test_p21_no_monitor_fails_at_what_is_valid(sequence: list[tuple[TierResult, bool, bool, float]]) -> None:
-    """P-21 (A6): every metric stays unknown or a number that is not negative, or NaN."""
+def test_p19_no_monitor_fails_at_what_is_valid(sequence: list[tuple[TierResult, bool, bool, float]]) -> None:
+    """P-19 (A6): every metric stays unknown or a number that is not negative, or NaN."""
     seen = Seen(CONFIG)
     channels = {tier: TierChannel(tier, BUDGETS[tier], CONFIG, seen) for tier in Tier}
     for number, (result, judge_age, moving, age_s) in enumerate(sequence):
@@ -149,8 +149,8 @@ def test_p21_no_monitor_fails_at_what_is_valid(sequence: list[tuple[TierResult, 
 
 @given(answers, answers)
 @settings(max_examples=60)
-def test_p22_similarity_is_a_similarity(one: SceneAdvice, other: SceneAdvice) -> None:
-    """P-22: within 0..1, symmetric, 1 for equal answers."""
+def test_p20_similarity_is_a_similarity(one: SceneAdvice, other: SceneAdvice) -> None:
+    """P-20: within 0..1, symmetric, 1 for equal answers."""
     a, b = Said.of(one), Said.of(other)
     assert 0.0 <= similarity(a, b, CONFIG) == similarity(b, a, CONFIG) <= 1.0
     assert similarity(a, a, CONFIG) == 1.0
@@ -158,8 +158,8 @@ def test_p22_similarity_is_a_similarity(one: SceneAdvice, other: SceneAdvice) ->
 
 @given(st.lists(answers, min_size=1, max_size=12), st.integers(2, 7))
 @settings(max_examples=40)
-def test_p22_inconsistency_is_a_share(said: list[SceneAdvice], window: int) -> None:
-    """P-22: 0..1 from the K-th answer on, unknown before, and 0 once the last K are equal."""
+def test_p20_inconsistency_is_a_share(said: list[SceneAdvice], window: int) -> None:
+    """P-20: 0..1 from the K-th answer on, unknown before, and 0 once the last K are equal."""
     monitor = Consistency(SupervisorConfig(consistency_window_n=window))
     for number, answer in enumerate([*said, *[said[-1]] * window], 1):
         monitor.observe(answer)
@@ -171,8 +171,8 @@ def test_p22_inconsistency_is_a_share(said: list[SceneAdvice], window: int) -> N
 
 @given(tokens, chances, chances, st.integers(2, 10**6))
 @settings(max_examples=100)
-def test_p23_doubt_grows_with_danger(said: tuple[float, ...], one: float, other: float, outcomes: int) -> None:
-    """P-23: perplexity is 1 or more and entropy within 0..1, and a less probable token never lowers either."""
+def test_p21_doubt_grows_with_danger(said: tuple[float, ...], one: float, other: float, outcomes: int) -> None:
+    """P-21: perplexity is 1 or more and entropy within 0..1, and a less probable token never lowers either."""
     low, high = sorted((one, other))
     ppl, entropy = perplexity((*said, high)), answer_entropy(make_answer(token_probabilities=(high, *said)), outcomes)
     worse = perplexity((*said, low))
@@ -183,8 +183,8 @@ def test_p23_doubt_grows_with_danger(said: tuple[float, ...], one: float, other:
 
 @given(answers, st.integers(1, 16))
 @settings(max_examples=100)
-def test_p23_repetition_is_a_share(answer: SceneAdvice, ngram: int) -> None:
-    """P-23: 0..1, and saying it all twice never lowers it."""
+def test_p21_repetition_is_a_share(answer: SceneAdvice, ngram: int) -> None:
+    """P-21: 0..1, and saying it all twice never lowers it."""
     share = repetition(answer, ngram)
     assert share is None or 0.0 <= share <= 1.0
     twice = repetition(replace(answer, text=f"{answer.text} {answer.text}"), ngram)

@@ -1,4 +1,4 @@
-"""Whatever comes in (P-80 to P-85): rubbish of every type and size at every boundary, and a defined answer to it."""
+"""Whatever comes in (P-26 to P-31): rubbish of every type and size at every boundary, and a defined answer to it."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def possible(rig: Rig, commands: Commands) -> bool:
 
 @settings(max_examples=80)
 @given(st.booleans(), st.lists(TICKS, min_size=1, max_size=12))
-def test_p80_whatever_is_heard_the_command_is_a_possible_one(moving: bool, ticks: list[Any]) -> None:
-    """P-80 (A6, A12): messages, clocks and requests of every kind, to a vehicle that drives and to one that starts."""
+def test_p26_whatever_is_heard_the_command_is_a_possible_one(moving: bool, ticks: list[Any]) -> None:
+    """P-26 (A6, A12): messages, clocks and requests of every kind, to a vehicle that drives and to one that starts."""
     rig = driving(20.0) if moving else Rig()
     rig.tick()
     for batch, pause_ns, event in ticks:
@@ -211,8 +211,8 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", [*READERS, "Odometry"])
-def test_p81_whatever_a_message_holds_becomes_a_record_or_is_refused_by_name(name: str) -> None:
-    """P-81 (A6): every value of every field's type; the record can be checked, handed on and said again."""
+def test_p27_whatever_a_message_holds_becomes_a_record_or_is_refused_by_name(name: str) -> None:
+    """P-27 (A6): every value of every field's type; the record can be checked, handed on and said again."""
     pytest.importorskip("rclpy")
     pytest.importorskip("triptych_ros")
     import nav_msgs.msg
@@ -264,8 +264,8 @@ RECORDS = st.one_of(
 
 @settings(max_examples=150)
 @given(RECORDS)
-def test_p82_whatever_a_record_holds_the_middleware_gets_a_message_or_nothing(record: Any) -> None:
-    """P-82: the middleware aborts the process on a value that does not fit: it is cut, held or refused before."""
+def test_p28_whatever_a_record_holds_the_middleware_gets_a_message_or_nothing(record: Any) -> None:
+    """P-28: the middleware aborts the process on a value that does not fit: it is cut, held or refused before."""
     pytest.importorskip("rclpy")
     pytest.importorskip("triptych_ros")
     from rclpy.serialization import deserialize_message, serialize_message
@@ -316,8 +316,8 @@ GOOD = {
 @example(Tier.DETECTOR, EngineOutput(Detections(8, 8, (Detection("\ud800", 0, 0.5, 0, 0, 1, 1),)), 0.1, 1.0, 1.0, 1.0))
 @example(Tier.FULL, replace(GOOD[Tier.FULL], adapter="\ud800"))
 @example(Tier.DETECTOR, replace(GOOD[Tier.DETECTOR], pre_ms=10**400))
-def test_p83_whatever_an_engine_answers_the_tier_publishes_a_sound_result(tier: Tier, output: Any) -> None:
-    """P-83 (A6, A7): never an exception, always one result, its CRC right, numbers finite; the next answer works."""
+def test_p29_whatever_an_engine_answers_the_tier_publishes_a_sound_result(tier: Tier, output: Any) -> None:
+    """P-29 (A6, A7): never an exception, always one result, its CRC right, numbers finite; the next answer works."""
     core = TierCore(tier, BUDGETS[tier], engine_id="e", engine_version="1", device="cpu")
     now_ns, stamp_ns = 10 * SECOND, 1_700_000_000 * SECOND
     core.start(now_ns, stamp_ns)
@@ -352,8 +352,8 @@ def library() -> Library:
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_p84_the_safety_cores_binding_takes_words_or_refuses_by_name(library: Library, data: st.DataObject) -> None:
-    """P-84: numbers of any size and bytes of any length: a record, a command, or one sentence."""
+def test_p30_the_safety_cores_binding_takes_words_or_refuses_by_name(library: Library, data: st.DataObject) -> None:
+    """P-30: numbers of any size and bytes of any length: a record, a command, or one sentence."""
     core = SafetyCore(SafetyLimits(), library)
     constraint = MotionConstraint(
         0, data.draw(FLOATS), data.draw(FLOATS), data.draw(st.booleans()), False, False,
@@ -406,8 +406,8 @@ WHOLE = {
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_p85_whatever_bytes_a_recording_holds_they_are_read_or_refused_by_name(data: st.DataObject) -> None:
-    """P-85: random bytes, and whole messages cut off or with some bytes changed, as every type, both serialisations."""
+def test_p31_whatever_bytes_a_recording_holds_they_are_read_or_refused_by_name(data: st.DataObject) -> None:
+    """P-31: random bytes, and whole messages cut off or with some bytes changed, as every type, both serialisations."""
     kind = data.draw(st.sampled_from(TYPES))
     raw = data.draw(st.binary(max_size=80) | st.just(WHOLE.get(kind, b"")))
     damaged = bytearray(raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw)
@@ -434,8 +434,8 @@ def test_p85_whatever_bytes_a_recording_holds_they_are_read_or_refused_by_name(d
         assert str(error).startswith("some.bag")
 
 
-def test_p85_a_whole_message_is_read() -> None:
-    """P-85: the seeds of the damage above are sound."""
+def test_p31_a_whole_message_is_read() -> None:
+    """P-31: the seeds of the damage above are sound."""
     for kind, raw in WHOLE.items():
         message = messages.deserialize(raw, kind, "cdr", "x")
         assert messages.stamp_of(message) == 5

@@ -33,8 +33,8 @@ ENGINE = SimpleNamespace(id="e", version="1", device=SimpleNamespace(requested="
 
 
 @given(st.sampled_from(HARMFUL), st.sampled_from([w for w in Weather if w]), st.sampled_from([x for x in Light if x]))
-def test_p40_a_damaged_view_is_not_relied_upon(name: str, weather: Weather, light: Light) -> None:
-    """P-40 (V10)."""
+def test_p22_a_damaged_view_is_not_relied_upon(name: str, weather: Weather, light: Light) -> None:
+    """P-22 (V10)."""
     damage, strengths, _ = ANOMALIES[name]
     pictures = drive(weather, light)
     pictures = (*pictures, *pictures[-2:0:-1])  # there and back: consecutive pictures without end
@@ -60,8 +60,8 @@ def test_p40_a_damaged_view_is_not_relied_upon(name: str, weather: Weather, ligh
 
 
 @given(st.lists(st.sampled_from(sorted(WARNINGS)), min_size=1, max_size=3), st.booleans())
-def test_p41_a_warning_changes_neither_state_nor_limit(codes: list[str], standing: bool) -> None:
-    """P-41: the same commands with it as without it."""
+def test_p23_a_warning_changes_neither_state_nor_limit(codes: list[str], standing: bool) -> None:
+    """P-23: the same commands with it as without it."""
     rigs = [driving(0.0 if standing else 20.0) for _ in range(2)]
     for rig, extra in zip(rigs, ([], codes), strict=True):
         ailing = ["frozen_picture"] if standing else []
@@ -83,8 +83,8 @@ readings = st.lists(st.builds(MachineReading, number, number, number, number), m
 @given(readings, st.booleans())
 @example([MachineReading(math.nan, math.nan, math.nan, math.nan)] * 12, False)
 @example([MachineReading(1.0, 1.0, 120.0, 1.0)] * 12, True)
-def test_p42_the_machine_never_stops_the_vehicle_nor_frees_it(sequence: list[MachineReading], ill: bool) -> None:
-    """P-42 (A6)."""
+def test_p24_the_machine_never_stops_the_vehicle_nor_frees_it(sequence: list[MachineReading], ill: bool) -> None:
+    """P-24 (A6)."""
     rigs = [driving(20.0) for _ in range(2)]
     for rig in rigs:
         rig.alive -= {"machine"}  # its readings come from here
@@ -112,10 +112,10 @@ SEVERITY = [S.NOMINAL, S.L3_PERCEPTION_ONLY, S.L2_TAKEOVER_REQUEST, S.L1_MINIMAL
     st.sampled_from([0.5, 2.0, 12.0, 60.0]),
     st.integers(1, 40),
 )
-def test_p43_a_limit_keeps_its_promise_in_its_own_recordings(
+def test_p25_a_limit_keeps_its_promise_in_its_own_recordings(
     seed: int, kind: str, debounce: int, rate_per_h: float, drives: int
 ) -> None:
-    """P-43: no more blocks above it than the bound allows; NaN, which is always at fault, counts as above any limit."""
+    """P-25: no more blocks above it than the bound allows; NaN, which is always at fault, counts as above any limit."""
     rng = np.random.default_rng(seed)
     levels = []
     for _ in range(drives):

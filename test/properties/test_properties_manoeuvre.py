@@ -42,7 +42,7 @@ def fail(rig: Rig, fault: str) -> None:
 
 @settings(max_examples=8)
 @given(drives, st.sampled_from(FAULTS), st.floats(0.5, 5.0))
-def test_p100_the_manoeuvre_ends_at_rest_and_without_contact(drive: Scenario, fault: str, after_s: float) -> None:
+def test_p40_the_manoeuvre_ends_at_rest_and_without_contact(drive: Scenario, fault: str, after_s: float) -> None:
     """Whatever the road, the traffic and the fault: gently, in the lane or on the shoulder, and held. A driver who is
     asked at standstill, before a red light say, has no time to run out: that vehicle is held in L2."""
     rig = commanded(drive)
@@ -66,7 +66,7 @@ def test_p100_the_manoeuvre_ends_at_rest_and_without_contact(drive: Scenario, fa
 
 @settings(max_examples=4)
 @given(st.integers(0, 10_000), st.floats(0.5, 5.0))
-def test_p101_a_blind_vehicle_acts_on_nothing_newer_than_the_fault(seed: int, after_s: float) -> None:
+def test_p41_a_blind_vehicle_acts_on_nothing_newer_than_the_fault(seed: int, after_s: float) -> None:
     """Tier 1 lost: the same path to rest, bit for bit, whether or not the others are still there."""
     paths = []
     for vanish in (False, True):

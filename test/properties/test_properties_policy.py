@@ -85,10 +85,10 @@ def vehicle(policy: Policy, plan: dict[Tier, Any]) -> Rig:
     st.lists(st.tuples(answers, answers, sights), min_size=1, max_size=6),
 )
 @example(DEFAULT_POLICY, [("sure", 120)] * 3, [(SceneAdvice(advice=Advice.PROCEED), SceneAdvice(), Detections(9, 9))])
-def test_p60_no_table_lets_a_vlm_raise_the_limit(
+def test_p32_no_table_lets_a_vlm_raise_the_limit(
     policy: Policy, sequence: list[tuple[str, int]], said: list[tuple[SceneAdvice, SceneAdvice, Detections]]
 ) -> None:
-    """P-60: two vehicles with the same inputs; the VLM tiers of one may not speak."""
+    """P-32: two vehicles with the same inputs; the VLM tiers of one may not speak."""
     plan: dict[Tier, Any] = {}
     heard, deaf = vehicle(policy, plan), vehicle(muted(policy), plan)
     for number, (event, ticks) in enumerate([*sequence, ("start full", 100), ("start distilled", 100)]):
@@ -105,8 +105,8 @@ def test_p60_no_table_lets_a_vlm_raise_the_limit(
 
 @settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from([f.value for f in Function]), anything), st.sampled_from([None, *Function]))
-def test_p61_a_careless_table_is_refused(changes: dict[str, dict[str, Any]], dropped: Function | None) -> None:
-    """P-61: any change of the shipped table."""
+def test_p33_a_careless_table_is_refused(changes: dict[str, dict[str, Any]], dropped: Function | None) -> None:
+    """P-33: any change of the shipped table."""
     rows = [
         {k: v for k, v in {**row.model_dump(), **changes.get(row.function, {})}.items() if v is not None}
         for row in DEFAULT_POLICY.rows
@@ -135,10 +135,10 @@ scenes = st.builds(Scene, presences, presences)
 
 @settings(max_examples=300)
 @given(advice, advice, scenes, scenes, scenes)
-def test_p62_compared_is_never_less_careful_than_either(
+def test_p34_compared_is_never_less_careful_than_either(
     one: Advice, other: Advice, vlm: Scene, detector: Scene, more: Scene
 ) -> None:
-    """P-62."""
+    """P-34."""
     found = Comparison(one, vlm, detector).care
     assert found >= care_of(vlm)
     assert found >= care_of(detector)
@@ -149,7 +149,7 @@ def test_p62_compared_is_never_less_careful_than_either(
 
 
 def test_the_generated_vehicles_differ_at_all() -> None:
-    """P-60 compares something: STOP advice makes the one that hears it slower."""
+    """P-32 compares something: STOP advice makes the one that hears it slower."""
     plan: dict[Tier, Any] = {tier: SceneAdvice(advice=Advice.STOP) for tier in ADVICE_PERIOD_MS}
     heard, deaf = vehicle(DEFAULT_POLICY, plan), vehicle(muted(DEFAULT_POLICY), plan)
     heard.run(1.0)

@@ -122,8 +122,8 @@ unsound = st.sampled_from(
 
 @many
 @given(sound, st.one_of(sound, unsound), st.integers(0, 2))
-def test_p63_one_of_three_changes_nothing(agreed: EngineOutput, other: EngineOutput | Exception, place: int) -> None:
-    """P-63: two instances agree, the third does whatever it likes."""
+def test_p35_one_of_three_changes_nothing(agreed: EngineOutput, other: EngineOutput | Exception, place: int) -> None:
+    """P-35: two instances agree, the third does whatever it likes."""
     outcomes: list[EngineOutput | Exception] = [agreed, agreed]
     outcomes.insert(place, other)
     engine = RedundantEngine([Given(outcome) for outcome in outcomes], "homogeneous")
@@ -139,8 +139,8 @@ def test_p63_one_of_three_changes_nothing(agreed: EngineOutput, other: EngineOut
 
 @many
 @given(answers, answers, st.integers(0, 2))
-def test_p63_nor_does_one_box_or_word(agreed: SceneAdvice, other: SceneAdvice, place: int) -> None:
-    """P-63, field by field: the two agree in their fields but not in their words."""
+def test_p35_nor_does_one_box_or_word(agreed: SceneAdvice, other: SceneAdvice, place: int) -> None:
+    """P-35, field by field: the two agree in their fields but not in their words."""
     voters = [agreed, SceneAdvice(**{**fields_of(agreed), "text": "c", "token_probabilities": (0.25,)})]
     voters.insert(place, other)
     found = vote_answers(voters)
@@ -157,8 +157,8 @@ def fields_of(answer: SceneAdvice) -> dict[str, object]:
 
 @many
 @given(apart(), sights, st.integers(0, 2))
-def test_p63_nor_do_strange_boxes(agreed: Detections, other: Detections, place: int) -> None:
-    """P-63, box by box and not by the identity of the whole."""
+def test_p35_nor_do_strange_boxes(agreed: Detections, other: Detections, place: int) -> None:
+    """P-35, box by box and not by the identity of the whole."""
     voters = [agreed, agreed]
     voters.insert(place, other)
     found = vote_detections(voters)
@@ -168,8 +168,8 @@ def test_p63_nor_do_strange_boxes(agreed: Detections, other: Detections, place: 
 
 @many
 @given(st.one_of(answers, sights), st.integers(1, 5))
-def test_p64_identical_answers_come_back(payload: Payload, count: int) -> None:
-    """P-64: all alike, or more than half of five."""
+def test_p36_identical_answers_come_back(payload: Payload, count: int) -> None:
+    """P-36: all alike, or more than half of five."""
     assert vote([payload] * count) == payload
     assert vote([SceneAdvice(text="z"), payload, Detections(7, 7), payload, payload]) == payload
 
@@ -177,8 +177,8 @@ def test_p64_identical_answers_come_back(payload: Payload, count: int) -> None:
 @many
 @given(st.one_of(st.lists(outputs(answers), min_size=2, max_size=5), st.lists(outputs(sights), min_size=2, max_size=5)),
        st.randoms(use_true_random=False))  # fmt: skip
-def test_p65_the_order_does_not_matter(given_: list[EngineOutput], random: object) -> None:
-    """P-65: nor who is called the first."""
+def test_p37_the_order_does_not_matter(given_: list[EngineOutput], random: object) -> None:
+    """P-37: nor who is called the first."""
     order = list(range(len(given_)))
     random.shuffle(order)  # type: ignore[attr-defined]
     engines = [RedundantEngine([Given(o) for o in row], "homogeneous") for row in (given_, [given_[n] for n in order])]
@@ -190,8 +190,8 @@ def test_p65_the_order_does_not_matter(given_: list[EngineOutput], random: objec
 
 @many
 @given(st.lists(st.one_of(outputs(answers)), min_size=2, max_size=5))
-def test_p66_dissent_makes_careful_and_unsure(given_: list[EngineOutput]) -> None:
-    """P-66: the vote is fit to be published, no less careful than half of the voters, and no surer than its median."""
+def test_p38_dissent_makes_careful_and_unsure(given_: list[EngineOutput]) -> None:
+    """P-38: the vote is fit to be published, no less careful than half of the voters, and no surer than its median."""
     engine = RedundantEngine([Given(o) for o in given_], "homogeneous")
     output = engine.infer([FRAME])
     assert unusable(Tier.FULL, output) == ""
@@ -209,8 +209,8 @@ def test_p66_dissent_makes_careful_and_unsure(given_: list[EngineOutput]) -> Non
 
 @many
 @given(st.lists(outputs(sights), min_size=2, max_size=5))
-def test_p66_no_object_is_invented(given_: list[EngineOutput]) -> None:
-    """P-66: what is kept lies within what the voters of its class saw, and is fit to be published."""
+def test_p38_no_object_is_invented(given_: list[EngineOutput]) -> None:
+    """P-38: what is kept lies within what the voters of its class saw, and is fit to be published."""
     output = RedundantEngine([Given(o) for o in given_], "homogeneous").infer([FRAME])
     assert unusable(Tier.DETECTOR, output) == ""
     assert isinstance(output.payload, Detections)
@@ -224,8 +224,8 @@ def test_p66_no_object_is_invented(given_: list[EngineOutput]) -> None:
 
 @many
 @given(sound, sound)
-def test_p67_what_differs_does_not_get_through(one: EngineOutput, other: EngineOutput) -> None:
-    """P-67: temporal, to the last bit."""
+def test_p39_what_differs_does_not_get_through(one: EngineOutput, other: EngineOutput) -> None:
+    """P-39: temporal, to the last bit."""
     engine = RedundantEngine([Given(one, other)], "temporal")
     if (one.payload, one.uncertainty) == (other.payload, other.uncertainty):
         assert engine.infer([FRAME]).payload == one.payload
@@ -237,8 +237,8 @@ def test_p67_what_differs_does_not_get_through(one: EngineOutput, other: EngineO
 
 @many
 @given(sound, st.sampled_from(["score", "x_min", "x_max", "uncertainty"]), st.integers(1, 3))
-def test_p67_not_even_the_last_bit(one: EngineOutput, name: str, bits: int) -> None:
-    """P-67: the smallest steps a number can take."""
+def test_p39_not_even_the_last_bit(one: EngineOutput, name: str, bits: int) -> None:
+    """P-39: the smallest steps a number can take."""
 
     def nudged(value: float) -> float:
         for _ in range(bits):

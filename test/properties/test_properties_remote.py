@@ -111,12 +111,12 @@ class Posting(RuleBasedStateMachine):
                 assert numbers == sorted(set(numbers))
 
 
-def test_p102_what_was_accepted_is_delivered_in_order_or_still_there() -> None:
+def test_p42_what_was_accepted_is_delivered_in_order_or_still_there() -> None:
     """Whatever is put, delivered, refused, and however often the process dies meanwhile."""
     run_state_machine_as_test(Posting, settings=settings(max_examples=150, stateful_step_count=40))  # type: ignore[no-untyped-call]
 
 
-def test_p103_nobody_waits_for_the_far_end(tmp_path: Path) -> None:
+def test_p43_nobody_waits_for_the_far_end(tmp_path: Path) -> None:
     """While a delivery hangs the queue takes messages; and no module of the driving path knows of any of this."""
     hanging, release = threading.Event(), threading.Event()
 
