@@ -38,6 +38,7 @@ _GOES = (Speed.MOVING, Speed.STANDING)
 _SIDES = (Driver.HANDED_OVER, Driver.DRIVES)
 _NO_RESET = (Request.NONE, Request.RESET)
 _CALM = (Vlm.PROCEED, Vlm.SILENT)
+_TRUSTED = (Vlm.PROCEED, Vlm.STOP, Vlm.SILENT, Vlm.HALF)
 
 
 class Scene(NamedTuple):
@@ -54,7 +55,9 @@ SCENES: tuple[Scene, ...] = (
     Scene("tier 1, the speed and resets", actions(detector=(Detector.FINE, Detector.SILENT), speed=Speed,
                                                   request=_NO_RESET)),
     Scene("driver, speed and takeover", actions(speed=_GOES, driver=Driver, request=Request)),
-    Scene("VLM tiers and doubt of tier 1", actions(vlm=Vlm, detector=(Detector.FINE, Detector.DOUBTFUL), speed=_GOES)),
+    Scene("VLM tiers and doubt of tier 1", actions(vlm=_TRUSTED, detector=(Detector.FINE, Detector.DOUBTFUL),
+                                                   speed=_GOES)),
+    Scene("a doubted VLM tier", actions(vlm=(Vlm.PROCEED, Vlm.STOP, Vlm.DOUBTED), speed=_GOES)),
     Scene("VLM tiers and the driver", actions(vlm=_CALM, driver=Driver)),
     Scene("clock steps and own stalls", actions(time=Time, detector=(Detector.FINE, Detector.SILENT), vlm=_CALM)),
     Scene("stalls at standstill and resets", actions(time=(Time.PASSES, Time.STALLS), speed=(*_GOES, Speed.SILENT),
