@@ -22,7 +22,16 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 PACKAGE = "triptych_ros"
 SHARED_FOLDERS = ("bench", "config", "launch", "models")
-EXECUTABLES = ("tier_node", "supervisor_node", "scenario_node", "view_node", "recorder_node", "replay_node", "remote_node", "triptych")
+EXECUTABLES = (
+    "tier_node",
+    "supervisor_node",
+    "scenario_node",
+    "view_node",
+    "recorder_node",
+    "replay_node",
+    "remote_node",
+    "triptych",
+)
 INTERFACE_SOURCES = ("CMakeLists.txt", "package.xml", "cmake", "msg", "src/safety_core")
 
 # The Jazzy set of wheels. They name each other's versions only in part, hence every package CMake asks for.
