@@ -44,6 +44,7 @@ from triptych.supervisor.faults import FaultRow
 from triptych.supervisor.records import Transition
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
+from triptych.tiers.monitors import InputConfig, InputWatch
 
 NS = 1_000_000_000
 CAMERA_NS, MESSAGE_NS = 5_000_000, 1_000_000
@@ -95,6 +96,7 @@ class _Lane:
     engine: Engine
     infer_ns: int
     core: TierCore
+    watch: InputWatch | None
     life: int = 0
     statuses: int = 0
 
@@ -151,7 +153,7 @@ class ClosedLoop:
         self.clock = VirtualClock(START_STAMP_NS)
         self.supervisor = SupervisorCore(config, self.table)
         self.lanes = {
-            tier: _Lane(tier, engine, round(modelled_ms[tier] * 1e6), _core(tier, engine))
+            tier: _Lane(tier, engine, round(modelled_ms[tier] * 1e6), _core(tier, engine), _watch(tier))
             for tier, engine in sorted(engines.items())
         }
         self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
@@ -252,6 +254,7 @@ class ClosedLoop:
         else:
             lane = self.lanes[Tier[process.upper()]]
             lane.core, lane.life, lane.statuses = _core(lane.tier, lane.engine), lane.life + 1, 0
+            lane.watch = _watch(lane.tier)
             lane.core.start(self.now_ns, self.stamp_ns)
 
     # ---- messages ----
@@ -334,7 +337,7 @@ class ClosedLoop:
         if took_ns is not None:
             if isinstance(outcome, EngineOutput):
                 outcome = dataclasses.replace(outcome, pre_ms=0.0, infer_ms=took_ns / 1e6, post_ms=0.0)
-            self._at(self.now_ns + took_ns, partial(self._complete, lane, lane.life, outcome))
+            self._at(self.now_ns + took_ns, partial(self._complete, lane, lane.life, outcome, frames[-1]))
 
     def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
         try:
@@ -344,13 +347,15 @@ class ClosedLoop:
         changed = self.fault.answer(lane.tier, output, self.now_ns)
         return output if changed is None else changed
 
-    def _complete(self, lane: _Lane, life: int, outcome: EngineOutput | BaseException) -> None:
+    def _complete(self, lane: _Lane, life: int, outcome: EngineOutput | BaseException, frame: Frame) -> None:
         if life != lane.life:
             return
         if not self._running[lane.tier.key]:
-            self._waiting[lane.tier.key].append(partial(self._complete, lane, life, outcome))
+            self._waiting[lane.tier.key].append(partial(self._complete, lane, life, outcome, frame))
             return
         self._publish(lane, lane.core.finish(outcome, self.now_ns, self.stamp_ns))
+        if lane.watch is not None:
+            lane.core.note_picture(lane.watch.look(frame.image), self.now_ns)
 
     def _publish(self, lane: _Lane, result: TierResult | None) -> None:
         if result is not None:
@@ -389,6 +394,11 @@ class ClosedLoop:
     def state(self) -> DegradationState:
         """Of the supervisor's machine."""
         return self.supervisor.machine.state
+
+
+def _watch(tier: Tier) -> InputWatch | None:
+    """The detector looks at its pictures, as it does by default."""
+    return InputWatch(InputConfig()) if tier is Tier.DETECTOR else None
 
 
 def _core(tier: Tier, engine: Engine) -> TierCore:
