@@ -18,6 +18,7 @@ from triptych.engines.locate import locate
 from triptych.engines.protocol import Engine
 from triptych.injection.campaign import Campaign
 from triptych.injection.trial import Trial, Verdict, run_trial
+from triptych.lifetime import end_with
 from triptych.resources import resource
 from triptych.supervisor.faults import FaultRow, load_faults
 
@@ -41,6 +42,8 @@ def load_engines(engines: Mapping[Tier, str]) -> dict[Tier, Engine]:
 
 def _begin(campaign: Campaign, engines: Mapping[Tier, str]) -> None:
     global _worker
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
+        end_with(parent.pid)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _worker = (campaign, load_engines(engines), load_faults(resource("config", "faults.yaml")))
 

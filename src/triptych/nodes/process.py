@@ -23,6 +23,7 @@ import yaml
 
 from triptych import dds
 from triptych.contract import ConfigError
+from triptych.lifetime import PR_SET_PDEATHSIG, end_with
 
 STOP_S = 1.9
 """SIGINT at once, SIGTERM after 0.6 of it, SIGKILL after 0.8: a run ends within 2 s of Ctrl-C."""
@@ -34,7 +35,6 @@ REFUSED_CODE = 2
 """Exit code of a node that a user's mistake keeps from working: starting it again would not help."""
 STARTER_VARIABLE = "TRIPTYCH_STARTER_PID"
 """Set for a node by a starter that cannot do it for the node (``ros2 launch``): see :func:`end_with_starter`."""
-_PR_SET_PDEATHSIG = 1
 _EXCUSES = re.compile(r"^\s*(File |Traceback|\^|~|\[(INFO|DEBUG)\])|^\s*$")
 
 
@@ -236,7 +236,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_starter() -> None:
@@ -248,6 +248,4 @@ def end_with_starter() -> None:
     starter = os.environ.get(STARTER_VARIABLE, "")
     if not starter:
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if not Path("/proc", starter).exists():  # it died before we asked
-        os.kill(os.getpid(), signal.SIGTERM)
+    end_with(int(starter))
