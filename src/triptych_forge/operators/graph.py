@@ -22,8 +22,8 @@ from triptych_forge.operators.tables import DTYPE_NAMES
 
 ASSUMED_DIM = 1
 """Length taken for a free dimension that the caller did not fix, for counting work only."""
-MAX_FOLDS, MAX_FOLDED = 16, 1024
-"""Rounds of folding constants, and elements of the largest one that matters to a shape."""
+MAX_FOLDS, MAX_FOLDED = 64, 1024
+"""Rounds of folding constants and packed products, and elements of the largest one that matters to a shape."""
 Shape = tuple[int | None, ...] | None
 """A free dimension is None, and so is an unknown shape."""
 
@@ -233,9 +233,33 @@ def _inferred(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProt
     # Shapes may hang on values that hang on shapes: exporters write the arithmetic of both out.
     for _ in range(MAX_FOLDS):
         inferred = onnx.shape_inference.infer_shapes(fixed, data_prop=True)
-        if not _fold(fixed, inferred.graph):
+        if not (_fold(fixed, inferred.graph) | _unpack(fixed, inferred.graph)):
             break
     return inferred
+
+
+def _unpack(model: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
+    """Write down the outputs of packed products, whose rule ONNX does not know; whether anything new was found."""
+    known = {info.name: info for info in (*inferred.input, *inferred.value_info, *inferred.output)}
+    written = {info.name: info for info in model.graph.value_info}
+    found = False
+    for node in model.graph.node:
+        given = known.get(node.input[0]) if node.op_type == "MatMulNBits" else None
+        shape = None if given is None else _shape_of(given)
+        columns = attribute_of(node, "N", 0)
+        if given is None or not shape or not columns:
+            continue
+        now = (*shape[:-1], columns)
+        before = written.get(node.output[0])
+        if before is not None and _shape_of(before) == now:
+            continue
+        info = helper.make_tensor_value_info(node.output[0], given.type.tensor_type.elem_type, now)
+        if before is None:
+            model.graph.value_info.append(info)
+        else:
+            before.CopyFrom(info)
+        found = True
+    return found
 
 
 def _fold(model: onnx.ModelProto, inferred: onnx.GraphProto) -> bool:
