@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from injection_rig import tried
 
-from triptych.contract import DegradationState, MotionConstraint, Odometry, crc_ok, protect
+from triptych.contract import DegradationState, MotionConstraint, Odometry, SceneAdvice, Tier, crc_ok, protect
+from triptych.engines.protocol import EngineOutput
 from triptych.injection.faults import KINDS, flipped
 from triptych.injection.pictures import PICTURES
 from triptych.injection.trial import Verdict
 
 S = DegradationState
+RNG = np.random.default_rng(0)
 L1 = {"least": "l1"}
 
 
@@ -126,10 +129,10 @@ def test_flips_of_other_kinds_of_fields() -> None:
 
 
 @settings(max_examples=40)
-@given(name=st.sampled_from(sorted(PICTURES)), strength=st.floats(0.3, 1.0), seed=st.integers(0, 100))
+@given(name=st.sampled_from(sorted(PICTURES)), strength=st.floats(0.05, 1.0), seed=st.integers(0, 100))
 def test_a_spoilt_picture_is_one_and_another(name: str, strength: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    image = rng.integers(30, 220, (48, 80, 3), dtype=np.uint8)
+    image = rng.integers(30, 220, (90, 240, 3), dtype=np.uint8)
     kept = image.copy()
     spoilt = PICTURES[name](image, strength, rng)
     assert spoilt.dtype == np.uint8 and spoilt.ndim == 3 and spoilt.flags.c_contiguous
@@ -137,9 +140,23 @@ def test_a_spoilt_picture_is_one_and_another(name: str, strength: float, seed: i
     assert spoilt.shape != image.shape or not np.array_equal(spoilt, image)
 
 
+def test_pictures_may_be_spoilt_in_every_known_way() -> None:
+    assert get_args(KINDS["camera.picture"][1].model_fields["what"].annotation) == tuple(PICTURES)
+
+
+def test_each_tier_is_stuck_at_its_own_answer() -> None:
+    fault, parameters = KINDS["engine.answer"]
+    made = fault(parameters.model_validate_json('{"tiers": ["distilled", "full"], "what": "stuck"}'), 0, RNG)
+    said = {tier: EngineOutput(SceneAdvice(text=tier.key), 0.1, 0, 0, 0) for tier in (Tier.DISTILLED, Tier.FULL)}
+    other = EngineOutput(SceneAdvice(text="another"), 0.1, 0, 0, 0)
+    for tier, output in said.items():
+        assert made.answer(tier, output, 1) == output == made.answer(tier, other, 2)
+    assert made.answer(Tier.DETECTOR, other, 2) is None and made.effects == 4
+
+
 def test_every_kind_says_what_it_is() -> None:
     for name, (fault, parameters) in KINDS.items():
-        assert (fault.__doc__ and "." in name) or name == "none"
+        assert fault.__doc__ and (name == "none" or "." in name)
         parameters()
         assert all(info.description for info in parameters.model_fields.values())
 

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 PARENT = """
-import multiprocessing, sys, time
-from triptych.lifetime import end_with
+import multiprocessing, time
+from triptych.injection import run
 
 def wait():
-    end_with(multiprocessing.parent_process().pid)
+    run.load_engines = lambda engines: {}
+    run._begin(None, {})
     print(multiprocessing.current_process().pid, flush=True)
     time.sleep(60)
 

@@ -37,7 +37,7 @@ from triptych.contract import (
 )
 from triptych.engines.load import load_engine
 from triptych.engines.protocol import DeviceReport, Engine, EngineOutput
-from triptych.replay.lockstep import CAMERA_TRANSPORT_NS, run_lockstep
+from triptych.replay.lockstep import run_lockstep
 from triptych.replay.player import Options
 from triptych.replay.record import RunRecord
 from triptych.replay.recording import inspect, open_recording
@@ -45,6 +45,7 @@ from triptych.resources import share
 from triptych.supervisor.config import supervisor_config
 from triptych.supervisor.faults import load_faults
 from triptych.tiers.monitors import InputConfig
+from triptych.virtual import CAMERA_TRANSPORT_NS
 
 FAULTS = load_faults(share() / "config" / "faults.yaml")
 S = DegradationState
@@ -269,13 +270,6 @@ def test_advice_lowers_the_limit(drive: Path) -> None:
     calm = run(drive).constraints[-1].constraint.speed_limit_mps
     careful = run(drive, engines(full=Brightness(Tier.FULL, advice=Advice.SLOW_DOWN))).constraints[-1].constraint
     assert careful.speed_limit_mps < calm and careful.state is S.NOMINAL
-
-
-def test_a_simulated_vehicle_hears_every_constraint(drive: Path) -> None:
-    """When it is sent, so that a recording made while it is played can act on it."""
-    heard: list[object] = []
-    record = run(drive, on_constraint=heard.append, options=Options(duration_s=0.5))
-    assert heard and heard == [entry.constraint for entry in record.constraints]
 
 
 def test_a_failing_engine_becomes_a_fallback_not_a_crash(drive: Path) -> None:

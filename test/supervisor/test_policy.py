@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from supervisor_rig import POLICY, Rig, driving, policy
 
-from triptych.contract import Advice, ConfigError, Tier
+from triptych.contract import Advice, ConfigError, SceneAdvice, Tier
 from triptych.supervisor.arbitration import tier_cap_mps
 from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.policy import DEFAULT_POLICY, Function, Permission, Policy, check_policy, load_policy
@@ -192,10 +193,11 @@ def test_the_arbiter_asks_the_table(tier: Tier, grant: str) -> None:
     """A VLM that says STOP stops a vehicle only where it may; the detector of this vehicle sees nobody ahead."""
     rig = driving(20.0, policy=policy(**{f"cruise_{tier.key}": grant}))
     rig.obeys = False
-    rig.advice[tier] = Advice.STOP
+    stop = SceneAdvice(advice=Advice.STOP)
+    rig.edit_result = lambda result: replace(result, payload=stop) if result.tier is tier else result
     rig.run(2.5)
-    # Unconfirmed advice counts for nothing where both know the scene.
-    limit = {"never": 36.1, "redundant_input": 36.1, "advice": 0.0}[grant]
+    # Unconfirmed advice leaves what is not known of the scene: caution.
+    limit = {"never": 36.1, "redundant_input": 25.0, "advice": 0.0}[grant]
     assert rig.core._cap_mps(False) == limit
     assert 20.0 < rig.limits_mps[-1] <= limit if limit else rig.limits_mps[-1] == 0.0
 

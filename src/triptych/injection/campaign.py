@@ -22,7 +22,6 @@ STATES = {
     "l2": S.L2_TAKEOVER_REQUEST,
     "l1": S.L1_MINIMAL_RISK_MANOEUVRE,
 }
-SCHEMA_VERSION = 1
 
 
 class _Strict(BaseModel):

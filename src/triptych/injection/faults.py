@@ -31,8 +31,6 @@ from triptych.injection.hops import CAMERA, ODOMETRY
 from triptych.injection.loop import NS, Delivery
 from triptych.injection.pictures import PICTURES
 
-VLM = ("distilled", "full")
-
 
 class Parameters(BaseModel):
     """What every kind has."""
@@ -56,11 +54,6 @@ class Expected:
     by: tuple[str, ...]
     within_s: float
     least: S
-
-
-TOLERATED = Expected((), 0.0, S.NOMINAL)
-LOST = Expected(("detector.", "safety_core", "vehicle"), 0.6, S.L1_MINIMAL_RISK_MANOEUVRE)
-DOUBTED = Expected(("detector.", "safety_core", "vehicle"), 1.5, S.L2_TAKEOVER_REQUEST)
 
 
 class Injected:
@@ -118,7 +111,9 @@ class Nothing(Injected):
 
 
 class PictureParameters(Parameters):
-    what: Literal[tuple(PICTURES)] = Field("black", description="What becomes of each picture.")  # type: ignore[valid-type]
+    what: Literal["black", "over_exposed", "noise", "blur", "occlusion", "colour_cast", "missing_rows", "half_size"] = (
+        Field("black", description="What becomes of each picture.")
+    )
     strength: float = Field(1.0, gt=0, le=1, description="0 leaves the picture, 1 ruins it.")
 
 
@@ -328,10 +323,13 @@ class Stop(Injected):
             yield self.end_ns, self.parameters.process, "continue"
 
 
-class EngineParameters(Parameters):
+class TiersParameters(Parameters):
     tiers: tuple[Literal["detector", "distilled", "full"], ...] = Field(
         ("detector",), min_length=1, description="Whose."
     )
+
+
+class SlowParameters(TiersParameters):
     factor: float = Field(30.0, gt=1, le=10000, description="How many times slower.")
 
 
@@ -345,43 +343,43 @@ class Slow(Injected):
         return round(usual_ns * self.parameters.factor)
 
 
-class Hang(Slow):
+class Hang(Injected):
     """Inference never ends."""
 
     def infer_ns(self, tier: Tier, usual_ns: int, now_ns: int) -> int | None:
-        took_ns = super().infer_ns(tier, usual_ns, now_ns)
-        return took_ns if took_ns == usual_ns else None
+        if not self.active(now_ns) or tier.key not in self.parameters.tiers:
+            return usual_ns
+        self.effects += 1
+        return None
 
 
-class AnswerParameters(EngineParameters):
+class AnswerParameters(TiersParameters):
     what: Literal[
         "nan", "nothing", "wrong_class", "stuck", "jumping", "nonsense", "repeated_token", "reckless", "error"
     ] = Field("nan", description="What the engine says instead.")
 
 
 class Answer(Injected):
-    """The engine answers in time, and wrongly."""
+    """The engine answers in time, and wrongly.
 
-    _first: Any = None
-    _count = 0
+    Attributes:
+        first: what this tier said when the fault began.
+        count: answers changed so far.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.first: Any = None
+        self.count = 0
+        self._firsts: dict[Tier, Any] = {}
 
     def answer(self, tier: Tier, output: EngineOutput, now_ns: int) -> EngineOutput | BaseException | None:
         if not self.active(now_ns) or tier.key not in self.parameters.tiers:
             return None
         self.effects += 1
-        self._count += 1
-        self._first = self._first or output.payload
+        self.count += 1
+        self.first = self._firsts.setdefault(tier, output.payload)
         return ANSWERS[self.parameters.what](self, output)
-
-    @property
-    def first(self) -> Any:
-        """What the engine said when the fault began."""
-        return self._first
-
-    @property
-    def count(self) -> int:
-        """Answers changed so far."""
-        return self._count
 
 
 def _with(output: EngineOutput, **changes: Any) -> EngineOutput:
@@ -518,8 +516,8 @@ KINDS: dict[str, tuple[type[Injected], type[Parameters]]] = {
     "wire.bit_flip": (BitFlip, BitFlipParameters),
     "process.kill": (Kill, ProcessParameters),
     "process.stop": (Stop, ProcessParameters),
-    "engine.slow": (Slow, EngineParameters),
-    "engine.hang": (Hang, EngineParameters),
+    "engine.slow": (Slow, SlowParameters),
+    "engine.hang": (Hang, TiersParameters),
     "engine.answer": (Answer, AnswerParameters),
     "clock.offset": (ClockFault, ClockParameters),
     "driver.state": (Driver, DriverParameters),

@@ -2,10 +2,10 @@
 
 The very objects that drive (:class:`TierCore`, :class:`SupervisorCore`, the safety core's C code) are stepped by a
 discrete event simulation; engines infer for real and take their modelled time. Equal configuration and equal faults
-give equal decisions on every machine. What is modelled, and how:
+give equal decisions. What is modelled, and how:
 
-* a camera frame reaches the tiers :data:`CAMERA_NS` after its stamp, any other message its receivers :data:`MESSAGE_NS`
-  after it was sent;
+* a camera frame reaches the tiers :data:`CAMERA_TRANSPORT_NS` after its stamp, any other message its receivers
+  :data:`MESSAGE_TRANSPORT_NS` after it was sent;
 * who is stopped (SIGSTOP) hears nothing meanwhile and goes on as if no time had passed; who is killed forgets
   everything and comes back after the fault's restart time, the supervisor with its latch;
 * the safety core runs every 10 ms and speaks when its command changes, and every 50 ms.
@@ -14,7 +14,6 @@ give equal decisions on every machine. What is modelled, and how:
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,11 +44,11 @@ from triptych.supervisor.records import Transition
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
 from triptych.tiers.monitors import InputConfig, InputWatch
+from triptych.virtual import CAMERA_TRANSPORT_NS, MESSAGE_TRANSPORT_NS, STATUS_PERIOD_NS, Events, infer, tier_core
 
 NS = 1_000_000_000
-CAMERA_NS, MESSAGE_NS = 5_000_000, 1_000_000
 CYCLE_NS, REPEAT_NS = 10_000_000, 50_000_000
-ODOMETRY_NS, DRIVER_NS, STATUS_NS = 20_000_000, 100_000_000, 100_000_000
+ODOMETRY_NS, DRIVER_NS = 20_000_000, 100_000_000
 START_STAMP_NS = 1_700_000_000 * NS
 PROCESSES = ("detector", "distilled", "full", "supervisor", "safety_core")
 LIMITS = SafetyLimits(trend_window_s=0.0)
@@ -75,14 +74,6 @@ class Fault(Protocol):
 
     def changes(self) -> Iterable[tuple[int, str, str]]:
         """(time, process, ``kill`` | ``stop`` | ``continue`` | ``start``) in order."""
-
-
-@dataclass(order=True, slots=True)
-class _Event:
-    at_ns: int
-    rank: int
-    sequence: int
-    action: Callable[[], None] = field(compare=False)
 
 
 ARRIVAL, PERIODIC = range(2)
@@ -117,13 +108,11 @@ class Log:
         transitions: of the supervisor, each with its monotonic time.
         heard: commands to the vehicle that differ from the one before in limit, state, lights or reason.
         effective: (time, the vehicle's own safe default applies), at each change.
-        speeds_mps: of the vehicle, every 100 ms.
     """
 
     transitions: list[tuple[int, Transition]] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
     effective: list[tuple[int, bool]] = field(default_factory=list)
-    speeds_mps: list[float] = field(default_factory=list)
 
 
 class ClosedLoop:
@@ -153,7 +142,9 @@ class ClosedLoop:
         self.clock = VirtualClock(START_STAMP_NS)
         self.supervisor = SupervisorCore(config, self.table)
         self.lanes = {
-            tier: _Lane(tier, engine, round(modelled_ms[tier] * 1e6), _core(tier, engine), _watch(tier))
+            tier: _Lane(
+                tier, engine, round(modelled_ms[tier] * 1e6), tier_core(tier, engine, BUDGETS[tier]), _watch(tier)
+            )
             for tier, engine in sorted(engines.items())
         }
         self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
@@ -161,8 +152,8 @@ class ClosedLoop:
         self.guard = ConstraintGuard()
         self._running = dict.fromkeys(PROCESSES, True)
         self._waiting: dict[str, list[Callable[[], None]]] = {name: [] for name in PROCESSES}
-        self._events: list[_Event] = []
-        self._sequence = self._frames = self._drivers = self._commands = 0
+        self._events = Events()
+        self._frames = self._drivers = self._commands = 0
         self._told: tuple[object, ...] = ()
         self._told_ns = -REPEAT_NS
         self._heard: tuple[object, ...] = ()
@@ -172,8 +163,7 @@ class ClosedLoop:
     # ---- events ----
 
     def _at(self, at_ns: int, action: Callable[[], None], rank: int = ARRIVAL) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, _Event(at_ns, rank, self._sequence, action))
+        self._events.at(at_ns, rank, action)
 
     def _every(self, period_ns: int, action: Callable[[], None], first_ns: int = 0) -> None:
         def run() -> None:
@@ -185,7 +175,7 @@ class ClosedLoop:
     def _schedule(self, frame_ns: int) -> None:
         for lane in self.lanes.values():
             lane.core.start(0, self.stamp_ns)
-            self._every(STATUS_NS, partial(self._status, lane))
+            self._every(STATUS_PERIOD_NS, partial(self._status, lane))
         for at_ns, process, what in self.fault.changes():
             self._at(at_ns, partial(self._change, process, what))
         self._every(CYCLE_NS, self._drive)
@@ -194,7 +184,6 @@ class ClosedLoop:
         self._every(DRIVER_NS, self._tell_driver)
         self._every(CYCLE_NS, self._cycle)
         self._every(round(self.config.tick_period_s * NS), self._tick)
-        self._every(10 * CYCLE_NS, lambda: self.log.speeds_mps.append(self.scenario.speed_mps))
 
     @property
     def now_ns(self) -> int:
@@ -210,14 +199,13 @@ class ClosedLoop:
         """Go on until a time."""
         end_ns = round(until_s * NS)
         while True:
-            due_ns = min([self._events[0].at_ns, *self._deadlines()])
+            due_ns = min([self._events.next_ns, *self._deadlines()])
             if due_ns > end_ns:
                 return
             self.clock.advance_to(due_ns)
             for lane in self._alive():
                 self._publish(lane, lane.core.poll(self.now_ns, self.stamp_ns))
-            while self._events and self._events[0].at_ns <= due_ns:
-                heapq.heappop(self._events).action()
+            self._events.run_due(due_ns)
             for lane in self._alive():
                 self._take_job(lane)
 
@@ -253,7 +241,11 @@ class ClosedLoop:
             self._constraint_record, self._motion_record = bytes(28), bytes(20)
         else:
             lane = self.lanes[Tier[process.upper()]]
-            lane.core, lane.life, lane.statuses = _core(lane.tier, lane.engine), lane.life + 1, 0
+            lane.core, lane.life, lane.statuses = (
+                tier_core(lane.tier, lane.engine, BUDGETS[lane.tier]),
+                lane.life + 1,
+                0,
+            )
             lane.watch = _watch(lane.tier)
             lane.core.start(self.now_ns, self.stamp_ns)
 
@@ -261,7 +253,7 @@ class ClosedLoop:
 
     def _send(self, hop: str, message: Any) -> None:
         """Hand a message to whoever listens, unless something becomes of it on the way."""
-        usual_ns = CAMERA_NS if hop == CAMERA else MESSAGE_NS
+        usual_ns = CAMERA_TRANSPORT_NS if hop == CAMERA else MESSAGE_TRANSPORT_NS
         deliveries = self.fault.deliver(hop, message, self.now_ns)
         for delay_ns, value in [(0, message)] if deliveries is None else deliveries:
             self._at(self.now_ns + usual_ns + delay_ns, partial(self._receive, hop, value))
@@ -332,20 +324,13 @@ class ClosedLoop:
         frames = lane.core.take(self.now_ns)
         if frames is None:
             return
-        outcome = self._infer(lane, frames)
         took_ns = self.fault.infer_ns(lane.tier, lane.infer_ns, self.now_ns)
+        outcome = infer(lane.engine, frames, "", took_ns or lane.infer_ns)
+        if isinstance(outcome, EngineOutput):
+            changed = self.fault.answer(lane.tier, outcome, self.now_ns)
+            outcome = outcome if changed is None else changed
         if took_ns is not None:
-            if isinstance(outcome, EngineOutput):
-                outcome = dataclasses.replace(outcome, pre_ms=0.0, infer_ms=took_ns / 1e6, post_ms=0.0)
             self._at(self.now_ns + took_ns, partial(self._complete, lane, lane.life, outcome, frames[-1]))
-
-    def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
-        try:
-            output = lane.engine.infer(frames, "", None)
-        except Exception as error:  # as in the running tier: an engine's bug becomes a fallback, not a crash
-            return error
-        changed = self.fault.answer(lane.tier, output, self.now_ns)
-        return output if changed is None else changed
 
     def _complete(self, lane: _Lane, life: int, outcome: EngineOutput | BaseException, frame: Frame) -> None:
         if life != lane.life:
@@ -399,14 +384,3 @@ class ClosedLoop:
 def _watch(tier: Tier) -> InputWatch | None:
     """The detector looks at its pictures, as it does by default."""
     return InputWatch(InputConfig()) if tier is Tier.DETECTOR else None
-
-
-def _core(tier: Tier, engine: Engine) -> TierCore:
-    return TierCore(
-        tier,
-        BUDGETS[tier],
-        engine_id=engine.id,
-        engine_version=engine.version,
-        device=engine.device.actual,
-        frames_wanted=engine.frames_wanted,
-    )

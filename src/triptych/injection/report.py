@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from triptych.contract import Tier
 from triptych.injection.campaign import Campaign
+from triptych.injection.run import plain
 from triptych.injection.trial import HELD, Trial, Verdict
 from triptych.report.html import page_environment
 from triptych.report.provenance import provenance
@@ -179,10 +180,6 @@ def limits_of(total: Row, faults: Sequence[Row], trials: Sequence[Trial]) -> lis
 
 def document(summary: Summary, trials: Sequence[Trial]) -> dict[str, Any]:
     """The JSON report."""
-    from dataclasses import asdict
-
-    from triptych.injection.run import plain
-
     return {
         "schema_version": REPORT_VERSION,
         "campaign": summary.campaign.model_dump(mode="json"),

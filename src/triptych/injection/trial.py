@@ -16,10 +16,10 @@ from triptych.engines.protocol import Engine
 from triptych.injection.campaign import Campaign, Entry
 from triptych.injection.faults import KINDS, Expected, Injected
 from triptych.injection.loop import NS, ClosedLoop, Log
-from triptych.replay.lockstep import modelled_ms
 from triptych.scenario.outcome import Outcome
 from triptych.supervisor.config import supervisor_config
 from triptych.supervisor.faults import FaultRow
+from triptych.virtual import modelled_ms
 
 S = DegradationState
 SEVERITY = {

@@ -3,7 +3,8 @@
 The loop is a discrete event simulation around the very objects that drive: :class:`triptych.tiers.TierCore` and
 :class:`triptych.supervisor.core.SupervisorCore`. What a real machine would measure is modelled:
 
-* inference runs for real, but takes the manifest's nominal time (``latency.nominal_ms``), or :data:`NOMINAL_MS`;
+* inference runs for real, but takes the manifest's nominal time (``latency.nominal_ms``), or
+  :data:`triptych.virtual.NOMINAL_MS`;
 * a camera frame reaches its tier :data:`CAMERA_TRANSPORT_NS` after its stamp, every other message its receiver
   :data:`MESSAGE_TRANSPORT_NS` after it was sent;
 * heartbeats come every 100 ms, the supervisor ticks every ``tick_period_s``;
@@ -20,9 +21,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,17 @@ from triptych.supervisor.records import Commands
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
 from triptych.tiers.monitors import InputConfig, InputWatch
+from triptych.virtual import (
+    CAMERA_TRANSPORT_NS,
+    MESSAGE_TRANSPORT_NS,
+    STATUS_PERIOD_NS,
+    Events,
+    infer,
+    modelled_ms,
+    tier_core,
+)
 
 DECISIONS_VERSION = 1
-CAMERA_TRANSPORT_NS = 5_000_000
-"""Stamp to tier: the median measured for 1280x720 frames between two processes with the shipped DDS profile."""
-MESSAGE_TRANSPORT_NS = 1_000_000
-"""Small messages between two processes."""
-STATUS_PERIOD_NS = 100_000_000
-NOMINAL_MS: Mapping[Tier, float] = {Tier.DETECTOR: 10.0, Tier.DISTILLED: 80.0, Tier.FULL: 800.0}
-"""Modelled inference time of an engine that does not say: well within the budgets, as a sound engine is."""
 SAMPLE_FRAMES = 12
 """Pictures kept for the report, spread evenly."""
 JPEG_QUALITY = 85
@@ -93,7 +95,6 @@ def run_lockstep(
     out: Path | str | None = None,
     camera_in_bag: bool = True,
     question: str = "",
-    on_constraint: Callable[[MotionConstraint], None] | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> rec.RunRecord:
     """Play ``recording`` through the tiers that have an engine.
@@ -112,8 +113,6 @@ def run_lockstep(
             their names when they are complete.
         camera_in_bag: put the frames into the bag as JPEG, so that Foxglove and RViz show them under the results.
         question: put to the full tier instead of the standing question.
-        on_constraint: called with every constraint at the moment it is sent, so that a recording which is made while it
-            is played (a simulated vehicle) can act on it.
         progress: called with (seconds played, seconds in all).
 
     Returns:
@@ -134,7 +133,7 @@ def run_lockstep(
     # A recording obeys nobody: there is no last hop to the vehicle.
     config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
     run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {}, inputs or {})
-    run.question, run.on_constraint = question, on_constraint
+    run.question = question
     with _Outputs(out, camera_in_bag) as outputs:
         run.execute(outputs, progress)
         run.record.meta["decisions_sha256"] = outputs.decisions_sha256()
@@ -160,14 +159,6 @@ def _check_golden(tier: Tier, engine: Engine) -> None:
         )
 
 
-def modelled_ms(tier: Tier, engine: Engine, override: Mapping[Tier, float]) -> float:
-    """The time one inference takes on the virtual clock, milliseconds."""
-    if tier in override:
-        return float(override[tier])
-    latency = getattr(getattr(engine, "manifest", None), "latency", None)
-    return float(getattr(latency, "nominal_ms", NOMINAL_MS[tier]))
-
-
 @dataclass(slots=True)
 class _Lane:
     """One tier of the run: its core, its engine and what it has said so far."""
@@ -180,15 +171,8 @@ class _Lane:
     status_sequence: int = 0
 
 
-@dataclass(order=True, slots=True)
-class _Event:
-    at_ns: int
-    rank: int  # at equal times: arrivals before completions before heartbeats before the supervisor's tick
-    sequence: int
-    action: Callable[[], None] = field(compare=False)
-
-
 ARRIVAL, COMPLETION, HEARTBEAT, MESSAGE, TICK = range(5)
+"""Order of what happens at equal times."""
 
 
 class _Run:
@@ -210,12 +194,11 @@ class _Run:
         self.supervisor = SupervisorCore(config, faults, budgets, policy=policy)
         self.policy, self.faults, self.inputs = policy, faults, inputs
         self.question = ""
-        self.on_constraint: Callable[[MotionConstraint], None] | None = None
         self.lanes = [
             _Lane(
                 tier,
                 engine,
-                _core(tier, engine, budgets[tier]),
+                tier_core(tier, engine, budgets[tier]),
                 round(modelled_ms(tier, engine, nominal_ms) * 1e6),
                 InputWatch(inputs[tier]) if tier in inputs else None,
             )
@@ -223,8 +206,8 @@ class _Run:
         ]
         self.record = rec.RunRecord()
         self.clock = VirtualClock()
-        self._events: list[_Event] = []
-        self._sequence = 0
+        self._events = Events()
+        self._at = self._events.at
         self._tick_ns = round(config.tick_period_s * NS)
         self._end_ns: int | None = None
         self._verdicts: dict[str, tuple[Any, bool]] = {}
@@ -232,12 +215,6 @@ class _Run:
         self._frames = 0
         self._size = (0, 0)
         self._stamps: tuple[int, int] = (0, 0)
-
-    # -- event queue ---------------------------------------------------------------------------------------------------
-
-    def _at(self, at_ns: int, rank: int, action: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, _Event(at_ns, rank, self._sequence, action))
 
     def execute(self, outputs: _Outputs, progress: Callable[[float, float], None] | None) -> None:
         items = schedule(self.recording, Options(1.0, self.options.start_s, self.options.duration_s))
@@ -257,13 +234,12 @@ class _Run:
         self._schedule_item(first, items)
         shown_s = -1.0
         while self._events:
-            due_ns = min([self._events[0].at_ns, *self._deadlines()])
+            due_ns = min([self._events.next_ns, *self._deadlines()])
             if self._end_ns is not None and due_ns > self._end_ns:
                 break
             self.clock.advance_to(due_ns)
             self._poll()
-            while self._events and self._events[0].at_ns <= due_ns:
-                heapq.heappop(self._events).action()
+            self._events.run_due(due_ns)
             self._take_jobs()
             if progress and due_ns / NS >= shown_s + 0.1:
                 shown_s = due_ns / NS
@@ -288,16 +264,9 @@ class _Run:
         for lane in self.lanes:
             frames = lane.core.take(now_ns)
             if frames is not None:
-                outcome = self._infer(lane, frames)
+                question = self.question if lane.tier is Tier.FULL else ""
+                outcome = infer(lane.engine, frames, question, lane.infer_ns)
                 self._at(now_ns + lane.infer_ns, COMPLETION, partial(self._complete, lane, outcome, frames[-1]))
-
-    def _infer(self, lane: _Lane, frames: list[Frame]) -> EngineOutput | BaseException:
-        try:
-            # Without a deadline: a decoder that stops early when this machine is slow would not be deterministic.
-            output = lane.engine.infer(frames, self.question if lane.tier is Tier.FULL else "", None)
-        except Exception as error:  # as in the running tier: an engine's bug becomes a fallback, not a crash
-            return error
-        return dataclasses.replace(output, pre_ms=0.0, infer_ms=lane.infer_ns / 1e6, post_ms=0.0)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -418,8 +387,6 @@ class _Run:
                 self.record.add(rec.VerdictRecord(stamp_ns, **fields))
 
     def _constraint(self, constraint: MotionConstraint, stamp_ns: int) -> None:
-        if self.on_constraint is not None:
-            self.on_constraint(constraint)
         self._outputs.decide({"kind": "constraint", **rec.to_plain(constraint)})
         self._outputs.bag_record("/supervisor/constraint", constraint, stamp_ns)
         self.record.add(rec.ConstraintRecord(stamp_ns, constraint))
@@ -497,17 +464,6 @@ class _Run:
                 "state": self.supervisor.machine.state,
             }
         )
-
-
-def _core(tier: Tier, engine: Engine, budget: Budget) -> TierCore:
-    return TierCore(
-        tier,
-        budget,
-        engine_id=engine.id,
-        engine_version=engine.version,
-        device=engine.device.actual,
-        frames_wanted=engine.frames_wanted,
-    )
 
 
 def _status(lane: _Lane, now_ns: int, stamp_ns: int) -> TierStatus:

@@ -8,8 +8,8 @@ The fault table is a selection of the shipped one: from every class of rows (rea
 with, whether it has a debounce) that reacts at all, one for each group of sources (tier 1, VLM tiers, vehicle, driver).
 The selection loses nothing that the properties look at: rows share no memory, each life sees its own metric alone, and
 of all active rows the machine hears one thing, the greatest demand. What a left-out row can do, its representative
-does in the same steps. That every shipped class has one is a test. The last hop to the vehicle is left out: it is
-watched by rows of classes that are there without it.
+does in the same steps. That every shipped class has one is a test. The last hop to the vehicle and the machine are
+left out: they are watched by rows of classes that are there without them.
 """
 
 from __future__ import annotations
