@@ -58,8 +58,9 @@ def state_is(probe: Probe, state: S) -> bool:
 
 
 def drives(probe: Probe, least_mps: float = 3.0) -> bool:
-    constraint, odometry = probe.last(topics.CONSTRAINT), probe.last(topics.ODOMETRY)
-    return bool(constraint and odometry and constraint.speed_limit_mps > least_mps and odometry.speed_mps > least_mps)
+    """Whether the last hop lets the vehicle drive, and it does: the scenario starts at speed, so odometry alone is none."""
+    command, odometry = probe.last(topics.COMMAND), probe.last(topics.ODOMETRY)
+    return bool(command and odometry and command.speed_limit_mps > least_mps and odometry.speed_mps > least_mps)
 
 
 def is_stop(constraint: object) -> bool:
