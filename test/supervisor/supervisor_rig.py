@@ -76,9 +76,15 @@ def row(**changes: object) -> FaultRow:
     return FaultRow(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def flickering(seen: Detections, stamp_ns: int) -> Detections:
+    """The same objects in another picture: scores move a little with the stamp."""
+    less = stamp_ns // MS % 1000 * 1e-5
+    return replace(seen, detections=tuple(replace(d, score=d.score - less) for d in seen.detections))
+
+
 def make_result(tier: Tier = Tier.DETECTOR, stamp_ns: int = 0, **changes: object) -> TierResult:
     """A fresh, valid result."""
-    payload = Detections(1280, 720, (Detection("car", 0, 0.9, 1.0, 2.0, 3.0, 4.0),))
+    payload = flickering(Detections(1280, 720, (Detection("car", 0, 0.9, 1.0, 2.0, 3.0, 4.0),)), stamp_ns)
     values: dict[str, object] = {
         "tier": tier,
         "origin": Origin.FRESH,

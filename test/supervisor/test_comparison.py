@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from supervisor_rig import MS, Rig, driving, policy
+from supervisor_rig import MS, Rig, driving, flickering, policy
 
 from triptych.contract import Advice, Detection, Detections, Hazard, Origin, SceneAdvice, Tier, TierResult
 from triptych.contract.result import CAUTIOUS_ADVICE, CAUTIOUS_DETECTIONS, NOT_COUNTED
@@ -140,7 +140,7 @@ def compared_rig(detector: Detections, answer: SceneAdvice, detector_origin: Ori
 
     def edit(result: TierResult) -> TierResult:
         if result.tier is Tier.DETECTOR:
-            return replace(result, payload=detector, origin=detector_origin)
+            return replace(result, payload=flickering(detector, result.source_stamp_ns), origin=detector_origin)
         if result.tier is Tier.FULL:
             return replace(result, payload=answer)
         return result

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 from supervisor_rig import MS, make_answer, make_result
 
-from triptych.contract import Advice, Hazard, LatencySplit, Light, Origin, Road, SceneAdvice, Tier, Weather
+from triptych.contract import (
+    Advice,
+    Detection,
+    Detections,
+    Hazard,
+    LatencySplit,
+    Light,
+    Origin,
+    Road,
+    SceneAdvice,
+    Tier,
+    Weather,
+)
 from triptych.contract.result import MAX_TOKENS, NOT_COUNTED
 from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.monitors.consistency import Consistency, Said, similarity
@@ -300,6 +312,19 @@ def test_unchanging_says_nothing_at_standstill_or_without_tokens() -> None:
     for _ in range(3):
         monitor.observe(saying(), True)
         assert monitor.unchanging_n(0) == 1
+
+
+def test_a_detector_is_judged_by_its_boxes() -> None:
+    """An empty road may well give the same nothing again; the same boxes to the last bit may not."""
+    monitor, nothing = Unchanging(), Detections(8, 8)
+    for _ in range(3):
+        monitor.observe(nothing, True)
+        assert monitor.unchanging_n(0) is None
+    seen = Detections(8, 8, (Detection("car", 0, 0.9, 1.0, 2.0, 3.0, 4.0),))
+    nearly = replace(seen, detections=(replace(seen.detections[0], x_min=1.0 + 1e-12),))
+    for boxes, run in [(seen, 0), (seen, 1), (seen, 2), (nothing, 2), (seen, 0), (seen, 1), (nearly, 0)]:
+        monitor.observe(boxes, True)
+        assert monitor.unchanging_n(0) == run
 
 
 def test_unchanging_after_a_restart() -> None:

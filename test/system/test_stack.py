@@ -58,7 +58,7 @@ def state_is(probe: Probe, state: S) -> bool:
 
 
 def drives(probe: Probe, least_mps: float = 3.0) -> bool:
-    """Whether the last hop lets the vehicle drive, and it does: the scenario starts at speed, so odometry alone is none."""
+    """Whether the last hop lets the vehicle drive, and it does; it starts at speed, so odometry alone says little."""
     command, odometry = probe.last(topics.COMMAND), probe.last(topics.ODOMETRY)
     return bool(command and odometry and command.speed_limit_mps > least_mps and odometry.speed_mps > least_mps)
 

@@ -62,18 +62,20 @@ class Sightings:
     """The detections of tier 1; ``seen`` remembers them for comparison."""
 
     def __init__(self, config: SupervisorConfig, seen: Seen) -> None:
-        self._plausibility, self._seen = Plausibility(config), seen
+        self._plausibility, self._unchanging, self._seen = Plausibility(config), Unchanging(), seen
 
     def observe(self, result: TierResult, new_frame: bool, moving: bool) -> None:
         """As :meth:`Answers.observe`; only new frames tell anything."""
         if new_frame:
             assert isinstance(result.payload, Detections)
             self._plausibility.observe(result.payload, result.source_stamp_ns)
+            self._unchanging.observe(result.payload, moving)
             self._seen.observe(result.payload, result.source_stamp_ns)
 
     def restart(self) -> None:
         """The tier was restarted."""
         self._plausibility.restart()
+        self._unchanging.restart()
 
     def clock_stepped(self) -> None:
         """Stamps begin anew."""
@@ -85,4 +87,5 @@ class Sightings:
         return {
             "implausible_n": self._plausibility.implausible_n,
             "unsteady_n": self._plausibility.unsteady_n,
+            "unchanging_n": self._unchanging.unchanging_n,
         }

@@ -33,7 +33,7 @@ ADVISERS_SAY = frozenset(
 
 METRICS: dict[str, frozenset[str]] = {
     **{tier.key: _TIER_METRICS | ADVISERS_SAY for tier in Tier},
-    Tier.DETECTOR.key: _TIER_METRICS | {"content_s", "implausible_n", "unsteady_n"},
+    Tier.DETECTOR.key: _TIER_METRICS | {"content_s", "implausible_n", "unsteady_n", "unchanging_n"},
     "odometry": frozenset({"overdue_s", "age_s", "invalid_n", "jump_n"}),
     "driver": frozenset({"overdue_s", "age_s", "crc_n", "absent", "inattentive"}),
     "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "own_stop"}),
