@@ -68,7 +68,7 @@ class Recipe:
 
 RECIPES = {
     "teacher": Recipe("teacher", seed=21, steps=5000, rate=2e-3, mixed=True),
-    "student": Recipe("student", seed=22, steps=9000, rate=2e-3, alpha=0.5, temperature=2.0, mixed=True),
+    "student": Recipe("student", seed=22, steps=6000, rate=2e-3, alpha=0.5, temperature=2.0, mixed=True),
 }
 
 
