@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,34 +14,18 @@ MAX_LOG_SIDE = 4.0
 """Greatest log of a side distance in strides: keeps exp() finite for any input."""
 
 
-def _separable(inside: int, outside: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inside, inside, kernel, stride, kernel // 2, groups=inside, bias=False),
-        nn.BatchNorm2d(inside),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(inside, outside, 1, bias=False),
-        nn.BatchNorm2d(outside),
-        nn.ReLU(inplace=True),
-    )
-
-
-def _dense(inside: int, outside: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:
-    """``kernel`` is taken for 3: two dense layers already see as far as one wide depthwise layer."""
+def _layer(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)
     )
 
 
-Make = Callable[..., nn.Sequential]
-
-
 class _Residual(nn.Module):
-    """A block with a shortcut."""
+    """Two layers with a shortcut."""
 
-    def __init__(self, channels: int, kernel: int, make: Make, repeats: int) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        parts = [make(channels, channels, 1, kernel) for _ in range(repeats)]
-        self.body = parts[0] if repeats == 1 else nn.Sequential(*parts)
+        self.body = nn.Sequential(_layer(channels, channels), _layer(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.body(x)
@@ -50,52 +33,46 @@ class _Residual(nn.Module):
 
 @dataclass(frozen=True)
 class Body:
-    """What the network is made of.
+    """What the network is made of. All its 3x3 layers are dense.
+
+    Depthwise-separable ones have fewer weights for their work, but neither matrix units in training nor integers in
+    the vehicle help them: those pay where much is multiplied per byte.
 
     Attributes:
-        make: of one layer, from channels in and out, stride and kernel.
-        repeats: layers in a residual block.
         stem, early: channels at strides 2 and 4.
         stages: channels at strides 8, 16 and 32.
         depth: residual blocks at strides 8, 16 and 32.
+        width: channels of the heads.
     """
 
-    make: Make
-    repeats: int
     stem: int
     early: int
     stages: tuple[int, int, int]
     depth: tuple[int, int, int]
+    width: int
 
 
-LIGHT = Body(_separable, 1, 16, 32, (64, 128, 256), (3, 4, 3))
-"""Depthwise-separable: little work and few weights, for the vehicle."""
-DENSE = Body(_dense, 2, 24, 48, (80, 128, 192), (2, 2, 2))
-"""Dense 3x3 layers: seven times the weights, and yet as fast to train where matrices are multiplied in hardware."""
+TEACHER = Body(24, 48, (80, 128, 192), (2, 2, 2), 96)
+STUDENT = Body(16, 32, (64, 88, 112), (2, 2, 2), 64)
 
 
-def _stage(body: Body, inside: int, outside: int, depth: int, kernel: int) -> nn.Sequential:
-    blocks = (_Residual(outside, kernel, body.make, body.repeats) for _ in range(depth))
-    return nn.Sequential(body.make(inside, outside, 2), *blocks)
+def _stage(inside: int, outside: int, depth: int) -> nn.Sequential:
+    return nn.Sequential(_layer(inside, outside, 2), *(_Residual(outside) for _ in range(depth)))
 
 
 class DetectorNet(nn.Module):
     """Pictures (B, 3, H, W), 0..255 BGR, sides multiples of 32, to class logits (B, A, C) and boxes (B, A, 4) px."""
 
-    def __init__(self, classes: int, width: int = 64, body: Body = LIGHT) -> None:
+    def __init__(self, classes: int, body: Body = STUDENT) -> None:
         super().__init__()
         self.classes = classes
-        make, channels = body.make, (body.early, *body.stages)
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, body.stem, 3, 2, 1, bias=False), nn.BatchNorm2d(body.stem), nn.ReLU(inplace=True)
-        )
-        self.early = _stage(body, body.stem, body.early, 1, 3)
-        self.stages = nn.ModuleList(
-            _stage(body, channels[i], channels[i + 1], body.depth[i], kernel) for i, kernel in enumerate((3, 5, 5))
-        )
+        width, channels = body.width, (body.early, *body.stages)
+        self.stem = _layer(3, body.stem, 2)
+        self.early = _stage(body.stem, body.early, 1)
+        self.stages = nn.ModuleList(_stage(channels[i], channels[i + 1], body.depth[i]) for i in range(len(STRIDES)))
         self.lateral = nn.ModuleList([nn.Conv2d(c, width, 1) for c in body.stages])
-        self.smooth = nn.ModuleList([make(width, width, 1, 5) for _ in STRIDES])
-        self.tower = nn.ModuleList([nn.Sequential(make(width, width, 1, 5), make(width, width, 1, 3)) for _ in STRIDES])
+        self.smooth = nn.ModuleList([_layer(width, width) for _ in STRIDES])
+        self.tower = nn.ModuleList([nn.Sequential(_layer(width, width), _layer(width, width)) for _ in STRIDES])
         self.out = nn.ModuleList([nn.Conv2d(width, 4 + classes, 1) for _ in STRIDES])
         for layer in self.out:
             assert isinstance(layer, nn.Conv2d) and layer.bias is not None

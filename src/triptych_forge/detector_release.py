@@ -26,7 +26,7 @@ from triptych_forge.detector_eval import SMALL_PX2, Found
 from triptych_forge.detector_net import DetectorNet, Exported
 
 SIZE = (448, 256)
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 OPSET = 18
 SCORE_FLOOR = 0.02
 """Score cut while measuring average precision."""
@@ -172,12 +172,12 @@ def golden_of(folder: Path, engine: Engine, candidates: Sequence[data.Image]) ->
 
 CARD = """# triptych-detector {version}
 
-A depthwise-separable, anchor-free detector for tier 1: vehicle, two-wheeler, pedestrian, traffic light, sign.
+An anchor-free detector for tier 1: vehicle, two-wheeler, pedestrian, traffic light, sign.
 {megabytes} MB, {width}x{height} pixels, ONNX opset {opset}; boxes and scores are decoded inside the graph, suppression
 outside. Licence: Apache-2.0.
 
-Made by `triptych forge build detector --data DATA`: a teacher of {teacher:,} parameters with dense layers, a
-student of {student:,} that learnt from the labels and from it, pruned ({pruned:,}), quantised. Taken in the end, as
+Made by `triptych forge build detector --data DATA`: a teacher of {teacher:,} parameters, a student
+of {student:,} that learnt from the labels and from it, pruned ({pruned:,}), quantised. Taken in the end, as
 the smallest that is not slower than its parent and loses at most a point of mAP50: **{chosen}**. Bytes of weights per
 inference: the teacher's ÷ {weights_ratio}; with the layers' inputs ÷ {bytes_read_ratio}. Every decision is in
 `decisions.jsonl`, both gates in `fidelity.json`, the recipe's numbers in `recipe.json`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import nn  # noqa: E402
 
 from triptych.contract import ConfigError  # noqa: E402
 from triptych_forge.decisions import DecisionLog, read_decisions  # noqa: E402
-from triptych_forge.detector_net import DetectorNet  # noqa: E402
+from triptych_forge.detector_net import STUDENT, DetectorNet  # noqa: E402
 from triptych_forge.distil import alignment as A  # noqa: E402
 from triptych_forge.distil.loop import digest  # noqa: E402
 from triptych_forge.distil.losses import LayerPair, observed  # noqa: E402
@@ -246,7 +247,7 @@ def test_a_diagnosis_of_nothing_is_an_error() -> None:
 
 def test_a_layer_damaged_on_purpose_is_found_by_its_relations() -> None:
     torch.manual_seed(0)
-    teacher = DetectorNet(3, 16)
+    teacher = DetectorNet(3, replace(STUDENT, width=16))
     with torch.no_grad():
         for _ in range(20):
             teacher(torch.rand(2, 3, 64, 96) * 255)  # settles the normalisation

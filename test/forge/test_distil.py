@@ -24,7 +24,7 @@ from triptych.contract import ConfigError  # noqa: E402
 from triptych.language.grammar import Grammar  # noqa: E402
 from triptych_forge.common import META, load_checkpoint  # noqa: E402
 from triptych_forge.decisions import DecisionLog, read_decisions  # noqa: E402
-from triptych_forge.detector_net import DetectorNet  # noqa: E402
+from triptych_forge.detector_net import STUDENT, DetectorNet  # noqa: E402
 from triptych_forge.distil import losses as L  # noqa: E402
 from triptych_forge.distil import sequence as S  # noqa: E402
 from triptych_forge.distil.loop import DEFAULTS, Options, digest, distil, learning_rate, repeated  # noqa: E402
@@ -286,7 +286,7 @@ def test_a_detector_learns_most_where_its_teacher_sees_something(seed: int, temp
 def test_a_small_detector_learns_from_a_larger_one() -> None:
     """Logits and boxes of another width come nearer, on the pictures trained on, within a few steps."""
     torch.manual_seed(0)
-    teacher, student = DetectorNet(3, width=24), DetectorNet(3, width=8)
+    teacher, student = DetectorNet(3, replace(STUDENT, width=24)), DetectorNet(3, replace(STUDENT, width=8))
     images = torch.rand(2, 3, 64, 64) * 255
     with torch.no_grad():
         for layer in teacher.out:
@@ -333,7 +333,7 @@ def test_what_is_captured_is_the_layers_output_and_hooks_are_taken_off() -> None
 
 
 def test_a_layer_that_is_not_there_is_named_before_anything_runs() -> None:
-    net = DetectorNet(2, 8)
+    net = DetectorNet(2, replace(STUDENT, width=8))
     with (
         pytest.raises(ConfigError, match=r"stages\.1\.9.*stages\.1") as caught,
         L.captured(net, ["stem", "stages.1.9"]),

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from typer.testing import CliRunner  # noqa: E402
 from triptych import cli  # noqa: E402
 from triptych.contract import ConfigError  # noqa: E402
 from triptych_forge.command import app  # noqa: E402
-from triptych_forge.detector_net import DetectorNet  # noqa: E402
+from triptych_forge.detector_net import STUDENT, DetectorNet  # noqa: E402
 from triptych_forge.prune import measure, quiet  # noqa: E402
 from triptych_forge.prune.measure import (  # noqa: E402
     DEFAULT_GRIDS,
@@ -278,7 +279,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str | None, 
 def test_shipped_profiles_know_the_projects_nets(path: Path) -> None:
     p = load_profile(path)
     assert p.name == path.stem
-    wide, narrow = DetectorNet(6, width=64), DetectorNet(6, width=32)
+    wide, narrow = DetectorNet(6, replace(STUDENT, width=64)), DetectorNet(6, replace(STUDENT, width=32))
     assert 0.1 < predict_ms(narrow, p, FULL_SIZE) < predict_ms(wide, p, FULL_SIZE) < 100
     for shape in SHAPES.values():
         inputs = (torch.zeros(1, shape.frames, shape.height_px, shape.width_px, 3), torch.zeros(1, shape.frames))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn  # noqa: E402
 from triptych.contract import ConfigError  # noqa: E402
 from triptych.resources import share  # noqa: E402
 from triptych_forge.decisions import DecisionLog, read_decisions  # noqa: E402
-from triptych_forge.detector_net import DetectorNet, Exported  # noqa: E402
+from triptych_forge.detector_net import STUDENT, DetectorNet, Exported  # noqa: E402
 from triptych_forge.quantise import affine, calibrate, mixed, ptq, qat, record, targets  # noqa: E402
 from triptych_forge.quantise.accept import accept_if_faster, measure_alternately  # noqa: E402
 from triptych_forge.quantise.fold import fold_batch_norms  # noqa: E402
@@ -115,7 +116,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- folding --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [Small, lambda: DetectorNet(5, 16), lambda: nn.Sequential(Separable(3, 4, 2))])
+@pytest.mark.parametrize(
+    "make", [Small, lambda: DetectorNet(5, replace(STUDENT, width=16)), lambda: nn.Sequential(Separable(3, 4, 2))]
+)
 def test_folding_changes_no_output(make: Callable[[], nn.Module]) -> None:
     net = lively(make())
     x = picture(2, 32)
@@ -210,7 +213,7 @@ def test_excluded_nodes_keep_their_weights(prepared: Path, tmp_path: Path) -> No
 
 def test_boxes_are_decoded_in_float(tmp_path: Path) -> None:
     """Sums and clips behind the last convolution work on pixels: they must not be rounded to 1/255 of the picture."""
-    net = Exported(lively(DetectorNet(5, 16)))
+    net = Exported(lively(DetectorNet(5, replace(STUDENT, width=16))))
     image = torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8)
     ready = ptq.prepare(onnx_of(net, image, tmp_path / "d.onnx", "image", "o"), tmp_path / "p.onnx")
     feeds = [{"image": torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8).numpy()} for _ in range(4)]
