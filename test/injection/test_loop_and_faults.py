@@ -12,9 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from injection_rig import tried
 
-from triptych.contract import DegradationState, MotionConstraint, Odometry, SceneAdvice, Tier, crc_ok, protect
+from triptych.contract import (
+    DegradationState,
+    Detections,
+    DriverState,
+    LatencySplit,
+    MotionConstraint,
+    Odometry,
+    Origin,
+    SceneAdvice,
+    Tier,
+    TierResult,
+    crc_ok,
+    protect,
+)
 from triptych.engines.protocol import EngineOutput
 from triptych.injection.faults import KINDS, flipped
+from triptych.injection.loop import NS
 from triptych.injection.pictures import PICTURES
 from triptych.injection.trial import Verdict
 
@@ -167,3 +181,25 @@ def test_odometry_of_a_stale_source_keeps_its_stamp() -> None:
     first, second = Odometry(1, 3.0), Odometry(2, 4.0)
     assert made.deliver("odometry", first, 0) == [(0, first)] == made.deliver("odometry", second, 1)
     assert made.deliver("driver", second, 1) is None and made.effects == 2
+
+
+def test_another_engine_answers_soundly_in_a_tiers_place() -> None:
+    fault, parameters = KINDS["engine.foreign"]
+    made = fault(parameters(), 0, RNG)
+    split, payload = LatencySplit(), Detections(8, 8)
+    sound = TierResult(Tier.DETECTOR, Origin.FRESH, "", 1, "camera", 1, 2, 1.0, split, "mine", "1", "cpu", 0.1, payload)
+    result = protect(sound, 7)
+    ((delay_ns, changed),) = made.deliver("detector.result", result, 1)
+    assert delay_ns == 0 and crc_ok(changed) and changed.sequence_counter == 7
+    assert changed.engine_id != "mine" and changed.payload == result.payload
+    assert made.deliver("distilled.result", result, 1) is made.deliver("detector.status", result, 1) is None
+
+
+@pytest.mark.parametrize(("at_s", "drives"), [(1.99, False), (2.0, True), (9.0, True)])
+def test_a_late_driver_takes_over_after_all(at_s: float, drives: bool) -> None:
+    fault, parameters = KINDS["driver.state"]
+    asleep = parameters(present=False, attentive=False, takes_over_after_s=2.0)
+    made = fault(asleep, 5 * NS, RNG)
+    ((_, told),) = made.deliver("driver", DriverState(0), 5 * NS + round(at_s * NS))
+    assert crc_ok(told)
+    assert told.present is told.attentive is told.override_active is drives and told.automation_engaged is not drives

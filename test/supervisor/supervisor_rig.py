@@ -142,7 +142,7 @@ class Rig:
         self.clock_step_ns = 0
         self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core", "machine"}
         self.heartbeats = set(Tier)
-        self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True) for tier in Tier}
+        self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True, "", "e", "1") for tier in Tier}
         self.advice = dict.fromkeys(ADVICE_PERIOD_MS, Advice.PROCEED)
         self.origin = dict.fromkeys(Tier, Origin.FRESH)
         self.uncertainty = dict.fromkeys(Tier, 0.1)

@@ -25,6 +25,7 @@ from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.monitors.clock_step import ClockStep
 from triptych.supervisor.monitors.crc import Crc
 from triptych.supervisor.monitors.driver import DriverMonitor
+from triptych.supervisor.monitors.foreign import Foreign
 from triptych.supervisor.monitors.future_frame import FutureFrame
 from triptych.supervisor.monitors.heartbeat import Heartbeat
 from triptych.supervisor.monitors.invalid import Invalid, result_is_valid
@@ -83,6 +84,33 @@ def test_heartbeat() -> None:
     assert monitor.heartbeat_s(1200 * MS) == 1.0
     assert monitor.observe(replace(status, frames_received=99), 300 * MS) is True
     assert monitor.observe(replace(status, frames_received=99), 400 * MS) is False
+
+
+def test_foreign() -> None:
+    """Results of another engine or version than the heartbeats name; an adapter behind the version is the same one."""
+    monitor, status = Foreign(), TierStatus(0, Tier.FULL, TierState.ACTIVE, True)
+    monitor.observe_status(status)
+    monitor.observe_result(make_result())
+    assert monitor.foreign_n(0) is None, "nobody has said what runs"
+    monitor.observe_status(replace(status, engine_id="e", engine_version="1"))
+    said = [
+        ("e", "1", 0),
+        ("e", "2", 1),
+        ("f", "1", 2),
+        ("e", "1+night", 0),
+        ("e", "11", 1),
+        ("", "", 2),
+        ("e", "1", 0),
+    ]
+    for engine, version, run in said:
+        monitor.observe_result(make_result(engine_id=engine, engine_version=version))
+        assert monitor.foreign_n(0) == run
+    monitor.observe_status(status)
+    monitor.observe_result(make_result(engine_id="f"))
+    assert monitor.foreign_n(0) == 1, "a heartbeat without a name does not make everybody welcome"
+    monitor.observe_status(replace(status, engine_id="f", engine_version="1"))
+    monitor.observe_result(make_result(engine_id="f"))
+    assert monitor.foreign_n(0) == 0
 
 
 def test_late() -> None:

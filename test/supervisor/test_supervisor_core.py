@@ -23,6 +23,7 @@ from triptych.contract import (
     Origin,
     SceneAdvice,
     Tier,
+    TierResult,
     TierState,
     TierStatus,
     VerdictLevel,
@@ -1027,6 +1028,31 @@ def test_future_stamps_are_refused() -> None:
     )
     rig.run(0.3)
     assert "detector.future_frame" in rig.faults() and rig.state is L1
+
+
+@pytest.mark.parametrize(
+    ("tier", "results", "state"), [(Tier.DETECTOR, 3, S.L2_TAKEOVER_REQUEST), (Tier.DISTILLED, 2, S.NOMINAL)]
+)
+def test_another_model_in_a_tiers_place_is_not_relied_upon(tier: Tier, results: int, state: S) -> None:
+    """Each message is sound; the engine is not the one that passed the self-test."""
+    rig = driving(20.0)
+    came: list[TierResult] = []
+
+    def edit(result: TierResult) -> TierResult:
+        if result.tier is not tier:
+            return result
+        came.append(result)
+        return replace(result, engine_id="another")
+
+    rig.edit_result = edit
+    while len(came) < results - 1:
+        rig.tick()
+    rig.run(0.03)
+    assert rig.faults() == []
+    while len(came) < results:
+        rig.tick()
+    rig.run(0.03)
+    assert rig.faults() == [f"{tier.key}.foreign"] and rig.state is state
 
 
 def test_time_does_not_run_backwards() -> None:

@@ -455,6 +455,17 @@ ANSWERS: dict[str, Callable[[Answer, EngineOutput], EngineOutput | BaseException
 }
 
 
+class Foreign(Injected):
+    """Another model answers in a tier's place; each of its results is sound."""
+
+    def transmit(self, hop: str, message: Any, now_ns: int) -> list[Delivery] | None:
+        tier, _, what = hop.partition(".")
+        if what != "result" or tier not in self.parameters.tiers:
+            return None
+        changed = dataclasses.replace(message, engine_id=f"not-{message.engine_id}")
+        return [(0, protect(changed, message.sequence_counter))]
+
+
 # ---- clock ----
 
 
@@ -485,6 +496,7 @@ class DriverParameters(Parameters):
     present: bool = Field(True, description="Somebody sits there.")
     attentive: bool = Field(True, description="And looks at the road.")
     override_active: bool = Field(False, description="And drives.")
+    takes_over_after_s: float = Field(0.0, ge=0, le=600, description="And does all that from then on; 0: never.")
 
 
 class Driver(Injected):
@@ -493,12 +505,15 @@ class Driver(Injected):
     def transmit(self, hop: str, message: Any, now_ns: int) -> list[Delivery] | None:
         if hop != "driver":
             return None
+        after_s = self.parameters.takes_over_after_s
+        awake = after_s > 0 and now_ns >= self.begin_ns + round(after_s * NS)
+        drives = awake or self.parameters.override_active
         changed = dataclasses.replace(
             message,
-            present=self.parameters.present,
-            attentive=self.parameters.attentive,
-            override_active=self.parameters.override_active,
-            automation_engaged=not self.parameters.override_active,
+            present=awake or self.parameters.present,
+            attentive=awake or self.parameters.attentive,
+            override_active=drives,
+            automation_engaged=not drives,
         )
         return [(0, protect(changed, message.sequence_counter))]
 
@@ -519,6 +534,7 @@ KINDS: dict[str, tuple[type[Injected], type[Parameters]]] = {
     "engine.slow": (Slow, SlowParameters),
     "engine.hang": (Hang, TiersParameters),
     "engine.answer": (Answer, AnswerParameters),
+    "engine.foreign": (Foreign, TiersParameters),
     "clock.offset": (ClockFault, ClockParameters),
     "driver.state": (Driver, DriverParameters),
 }

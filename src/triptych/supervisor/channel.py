@@ -11,6 +11,7 @@ from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.content import Answers, Metric, Sightings
 from triptych.supervisor.monitors.crc import Crc
 from triptych.supervisor.monitors.cross_modal import Seen
+from triptych.supervisor.monitors.foreign import Foreign
 from triptych.supervisor.monitors.future_frame import FutureFrame
 from triptych.supervisor.monitors.heartbeat import Heartbeat
 from triptych.supervisor.monitors.invalid import Invalid, result_is_valid
@@ -55,6 +56,7 @@ class TierChannel:
         self._heartbeat = Heartbeat()
         self._repeated = RepeatedFrame()
         self._future = FutureFrame(config.future_tolerance_s)
+        self._foreign = Foreign()
         self._sequence = SequenceGap(config.event_window_s)
         self._crc = Crc(config.event_window_s)
         self._invalid = Invalid(config.event_window_s)
@@ -91,6 +93,7 @@ class TierChannel:
         self._sequence.observe(result.sequence_counter, received_ns)
         if not self._invalid.observe(result.tier is self.tier and result_is_valid(result), received_ns):
             return False
+        self._foreign.observe_result(result)
         if result.origin is not Origin.DEFAULT:
             if judge_age and not (self._future.observe(age_s) and age_s <= self._keep_s):
                 return False
@@ -124,6 +127,7 @@ class TierChannel:
         """One heartbeat; ``judge_age`` is false right after a clock step, ``standstill`` true if the vehicle stands."""
         if not self._crc.observe(crc_ok, received_ns):
             return
+        self._foreign.observe_status(status)
         if self._heartbeat.observe(status, received_ns) or status.state is not TierState.ACTIVE:
             self._sequence.restart()
             self._repeated.restart()
@@ -167,6 +171,7 @@ class TierChannel:
             "heartbeat_s": self._heartbeat.heartbeat_s,
             "repeated_n": self._repeated.repeated_n,
             "future_n": self._future.future_n,
+            "foreign_n": self._foreign.foreign_n,
             "lost_n": self._sequence.lost_n,
             "crc_n": self._crc.crc_n,
             "invalid_n": self._invalid.invalid_n,

@@ -127,6 +127,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("core._channels.*._late._run", UNREAD), ("core._channels.*._sequence.*", UNREAD),
     ("core._channels.*._content.*", UNREAD), ("core._channels.*._heartbeat.*", UNREAD),
     ("core._channels.*._crc.*", UNREAD), ("core._channels.*._future._run", UNREAD),
+    ("core._channels.*._foreign.*", UNREAD),
     ("core._channels.*._origin._run", UNREAD), ("core._channels.*._report.*", UNREAD), ("core._driver.crc.*", UNREAD),
     ("core._channels.distilled._said._perplexity._value", AS_IS),
     ("core._channels.*._very_late.*", UNREAD), ("core._channels.*._said.*", UNREAD), ("core._resources.*", UNREAD),

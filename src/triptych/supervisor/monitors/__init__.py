@@ -17,6 +17,7 @@ _TIER_METRICS = frozenset(
         "heartbeat_s",
         "repeated_n",
         "future_n",
+        "foreign_n",
         "lost_n",
         "crc_n",
         "invalid_n",
