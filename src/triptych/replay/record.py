@@ -178,7 +178,7 @@ class RunRecord:
         meta: plain JSON values. Known keys: ``mode`` ("live" or "lockstep"), ``input`` (what was played),
             ``started_ns`` and ``ended_ns`` (stamp clock), ``budgets`` (tier key -> {budget_s, keep_s, period_s}),
             ``camera`` ({width, height, frames}), ``synthesised`` (inputs that replay made up because the recording has
-            none), ``warnings``.
+            none), ``identity`` (lockstep: what the decisions follow from), ``warnings``.
         warnings: what was wrong with the record itself.
     """
 
