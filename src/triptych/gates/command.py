@@ -15,7 +15,7 @@ from rich.table import Table
 
 from triptych.contract import ConfigError, InputError
 from triptych.gates import golden as files
-from triptych.gates.limits import FINE, Comparison, LimitsFile, Outcome, bounds, compare, load_limits
+from triptych.gates.limits import Comparison, LimitsFile, Outcome, bounds, compare, load_limits
 from triptych.gates.metrics import METRICS
 from triptych.replay.record import RunRecord
 from triptych.report.provenance import provenance
@@ -24,6 +24,12 @@ from triptych.report.summary import without_folders
 
 REPORT_VERSION = 1
 REPORT = "gate.json"
+COLOURS = {
+    Outcome.HELD: "green",
+    Outcome.NOT_APPLICABLE: "yellow",
+    Outcome.UNMEASURED: "red",
+    Outcome.MISSED: "red",
+}
 SHOWN = 40
 """Differences shown on the terminal; the JSON has all."""
 
@@ -146,26 +152,22 @@ def divergences(record: RunRecord, golden: files.Golden, path: Path, tolerance_s
 
 
 def show_limits(compared: Comparison, console: Console) -> None:
-    """The table of limits."""
+    """The table of limits, and a sentence for each that was not compared or not held."""
     table = Table(box=None, pad_edge=False)
-    for name in ("limit", "metric"):
-        table.add_column(name)
+    table.add_column("limit")
+    table.add_column("metric", no_wrap=True)
     for name in ("value", "asked"):
-        table.add_column(name, justify="right")
-    for name in ("", "where"):
-        table.add_column(name)
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for row in compared.rows:
-        colour = "green" if row.outcome is Outcome.HELD else "yellow" if row.outcome in FINE else "red"
-        leave = row.limit.may_be_unmeasured if row.outcome is Outcome.NOT_APPLICABLE else None
-        table.add_row(
-            escape(row.limit.name),
-            row.limit.metric,
-            _value(row.measured.value),
-            bounds(row.limit),
-            f"[{colour}]{row.outcome.value}[/]",
-            escape(leave or row.measured.text),
-        )
+        name, value = escape(row.limit.name), _value(row.measured.value)
+        outcome = f"[{COLOURS[row.outcome]}]{row.outcome.value}[/]"
+        table.add_row(name, row.limit.metric, value, bounds(row.limit), outcome)
     console.print(table)
+    for row in compared.rows:
+        if row.outcome is Outcome.NOT_APPLICABLE:
+            text = escape(f"{row.limit.name}: not compared: {row.limit.may_be_unmeasured}.")
+            console.print(f"[yellow]{text}[/]", highlight=False, soft_wrap=True)
     for reason in compared.reasons:
         console.print(f"[red]{escape(reason)}[/]", highlight=False, soft_wrap=True)
 
