@@ -623,6 +623,9 @@ def inject(
     seed: Annotated[Optional[int], typer.Option(min=0, help="This one drive: a trial of a report again.")] = None,  # noqa: UP045
     workers: Annotated[int, typer.Option(min=0, max=256, help="Processes; 0: one per core.")] = 0,
     engine: Engines = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Only write record.jsonl of one drive, for triptych gate; with --seed.")
+    ] = False,
     kinds: Annotated[bool, typer.Option("--kinds", help="List what can be broken, and end.")] = False,
 ) -> None:
     """Break things on purpose in closed loop, and see whether it is noticed; exit 0 only if all limits held."""
@@ -634,8 +637,18 @@ def inject(
     if kinds:
         console.print(command.kinds_table())
         return
+    file = campaign or resources.resource("config", "inject", "standard.yaml")
+    if record:
+        if seed is None:
+            raise ConfigError("is of one drive", field="--record", remedy="name it with --seed")
+        trial = command.record_drive(
+            file, out or Path("runs") / "inject", engines_of(engine), only or [], seed, console
+        )
+        if trial.verdict not in command.HELD:
+            raise typer.Exit(EXIT_NOT_HELD)
+        return
     summary = command.inject(
-        campaign or resources.resource("config", "inject", "standard.yaml"),
+        file,
         out or Path("inject_report"),
         engines_of(engine),
         only or [],

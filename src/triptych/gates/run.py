@@ -63,8 +63,8 @@ def injected(record: RunRecord) -> list[Occasion]:
     return [
         Occasion(
             f"{item.fault} {item.target}",
-            (item.from_ns - start_ns) / NS,
-            (item.to_ns - start_ns) / NS,
+            round((item.from_ns - start_ns) / NS, 6),
+            round((item.to_ns - start_ns) / NS, 6),
             Demand.NOTHING if item.expected is None else _DEMAND_OF.get(item.expected, Demand.NOTHING),
         )
         for item in injections_of(record, Limits())

@@ -46,7 +46,6 @@ from triptych.contract import (
     VirtualClock,
     crc_ok,
 )
-from triptych.contract.supervision import StateRecord
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.replay import record as rec
 from triptych.replay.messages import NS
@@ -206,13 +205,12 @@ class _Run:
             for tier, engine in sorted(engines.items())
         ]
         self.record = rec.RunRecord()
+        self._said = rec.Said(self.record)
         self.clock = VirtualClock()
         self._events = Events()
         self._at = self._events.at
         self._tick_ns = round(config.tick_period_s * NS)
         self._end_ns: int | None = None
-        self._verdicts: dict[str, tuple[Any, bool]] = {}
-        self._state: StateRecord | None = None
         self._frames = 0
         self._size = (0, 0)
         self._stamps: tuple[int, int] = (0, 0)
@@ -370,23 +368,7 @@ class _Run:
             self._constraint(commands.constraint, stamp_ns)
         if commands.state is not None:
             self._outputs.bag_record(STATE_TOPIC, commands.state, stamp_ns)
-            said = commands.state
-            self.record.add(
-                rec.StateRecord(
-                    stamp_ns,
-                    said.state,
-                    said.previous,
-                    said.reason,
-                    said.active_faults,
-                    said.takeover_requested,
-                    said.takeover_remaining_s,
-                )
-            )
-        for verdict in commands.verdicts or ():
-            if self._verdicts.get(verdict.fault_id) != (verdict.level, verdict.active):
-                self._verdicts[verdict.fault_id] = (verdict.level, verdict.active)
-                fields = {f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)}
-                self.record.add(rec.VerdictRecord(stamp_ns, **fields))
+        self._said.add(stamp_ns, commands.state, commands.verdicts or ())
 
     def _constraint(self, constraint: MotionConstraint, stamp_ns: int) -> None:
         self._outputs.decide({"kind": "constraint", **rec.to_plain(constraint)})
