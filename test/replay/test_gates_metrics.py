@@ -114,6 +114,7 @@ def test_takeover_requests_are_counted_once_each() -> None:
     assert sketch.value("false_takeover_requests_n", takeover(1.5, 4.0)) == 1
     assert sketch.value("time_to_takeover_request_s", takeover(1.5, 4.0)) == 0.5
     assert sketch.value("time_to_takeover_request_s", takeover(5.5)) == math.inf
+    assert sketch.value("time_to_takeover_request_s", takeover(4.0, 4.9)) == math.inf, "it came when it was over"
     assert sketch.value("time_to_takeover_request_s") is None
 
 
@@ -144,7 +145,7 @@ def test_state_changes_do_not_count_repetitions() -> None:
 
 
 def test_faults_outside_every_occasion_are_false_ones() -> None:
-    sketch = Sketch(8.0, SOUND).fault(2.0, "a").fault(2.5, "a", False).fault(3.0, "a").fault(3.0, "b")
+    sketch = Sketch(8.0, SOUND).fault(2.0, "a").fault(2.2, "a").fault(2.5, "a", False).fault(3.0, "a").fault(3.0, "b")
     assert sketch.value("false_faults_n") == 3
     assert sketch.value("false_faults_n", Occasion("expected", 2.9, 3.1, Demand.NOTHING)) == 1
     assert Sketch(8.0, SOUND).value("false_faults_n") is None
