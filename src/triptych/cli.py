@@ -53,6 +53,16 @@ Without = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--without", help="Leave out a VLM tier: distilled or full."),
 ]
+LimitsPath = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--limits", help="Limits file; then its limits decide the exit code, not the contract."),
+]
+ComparePath = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--compare", help="Golden file of an earlier run; any difference in what was decided ends with 1."),
+]
+GoldenPath = Annotated[Optional[Path], typer.Option("--golden", help="Write what was decided as a golden file.")]  # noqa: UP045
+Tolerance = Annotated[float, typer.Option(help="Seconds by which a decision may move, for --compare.")]
 View = Annotated[bool, typer.Option("--view/--no-view", help="Annotated image and markers for RViz and Foxglove.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Table on the terminal while it runs.")]
 
@@ -235,16 +245,29 @@ def replay(
     lockstep: Annotated[
         bool, typer.Option("--lockstep", help="Virtual clock, no DDS: the same decisions, byte for byte, every time.")
     ] = False,
+    limits: LimitsPath = None,
+    compare: ComparePath = None,
+    golden: GoldenPath = None,
+    tolerance: Tolerance = 0.05,
     params: Params = None,
     engine: Engines = None,
     without: Without = None,
     view: View = True,
     live: Live = True,
 ) -> None:
-    """Play a recording through the stack and report how it did; exit 0 only if the contract held."""
+    """Play a recording through the stack and report how it did; exit 0 only if the contract, or its gates, held."""
+    from triptych.gates.command import gates_of
     from triptych.replay.player import Options
     from triptych.replay.recording import open_recording
 
+    gates = gates_of(limits, compare, golden, tolerance)
+    if (compare or golden) and not lockstep:
+        raise ConfigError(
+            "needs --lockstep: on a real clock no two runs decide alike",
+            field="--compare" if compare else "--golden",
+            value=str(compare or golden),
+            remedy="add --lockstep",
+        )
     topics, engines, tiers = topics_of(topic), engines_of(engine), tiers_of(without)
     options = Options(rate, start, duration, loop)
     folder = out or Path("runs") / input.name.replace(".", "_")
@@ -257,9 +280,20 @@ def replay(
             "engines": {t.key: e for t, e in engines.items()},
         }
         if lockstep:
-            finish(_lockstep(recording, engines, tiers, options, folder, settings, params))
-            return
-    _replay_live(input, topics, engines, tiers, options, folder, settings, params, fps, salvage, view, live)
+            files = _lockstep(recording, engines, tiers, options, folder, settings, params)
+    if not lockstep:
+        files = _replay_live(input, topics, engines, tiers, options, folder, settings, params, fps, salvage, view, live)
+    held = not gates or _gated(gates, folder / "record.jsonl", folder, input)
+    finish(files, held_matters=not gates.judge)
+    if not held:
+        raise typer.Exit(EXIT_NOT_HELD)
+
+
+def _gated(gates: Any, record: Path, out: Path, data: Path) -> bool:
+    from triptych.gates.command import check
+    from triptych.replay.record import RunRecord
+
+    return check(RunRecord.load(record), gates, out, console, data)
 
 
 def _lockstep(
@@ -319,7 +353,7 @@ def _replay_live(
     salvage: bool,
     view: bool,
     live: bool,
-) -> None:
+) -> Any:
     from triptych import session
 
     file = session.params_file(params)
@@ -343,7 +377,7 @@ def _replay_live(
         data=source,
         settings=settings,
     )
-    finish(session.run(plan, console, live=live))
+    return session.run(plan, console, live=live)
 
 
 @bag_app.command("info")
@@ -589,6 +623,9 @@ def inject(
     seed: Annotated[Optional[int], typer.Option(min=0, help="This one drive: a trial of a report again.")] = None,  # noqa: UP045
     workers: Annotated[int, typer.Option(min=0, max=256, help="Processes; 0: one per core.")] = 0,
     engine: Engines = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Only write record.jsonl of one drive, for triptych gate; with --seed.")
+    ] = False,
     kinds: Annotated[bool, typer.Option("--kinds", help="List what can be broken, and end.")] = False,
 ) -> None:
     """Break things on purpose in closed loop, and see whether it is noticed; exit 0 only if all limits held."""
@@ -600,8 +637,18 @@ def inject(
     if kinds:
         console.print(command.kinds_table())
         return
+    file = campaign or resources.resource("config", "inject", "standard.yaml")
+    if record:
+        if seed is None:
+            raise ConfigError("is of one drive", field="--record", remedy="name it with --seed")
+        trial = command.record_drive(
+            file, out or Path("runs") / "inject", engines_of(engine), only or [], seed, console
+        )
+        if trial.verdict not in command.HELD:
+            raise typer.Exit(EXIT_NOT_HELD)
+        return
     summary = command.inject(
-        campaign or resources.resource("config", "inject", "standard.yaml"),
+        file,
         out or Path("inject_report"),
         engines_of(engine),
         only or [],
@@ -612,6 +659,35 @@ def inject(
         progress_bar(),
     )
     if not summary.held:
+        raise typer.Exit(EXIT_NOT_HELD)
+
+
+@app.command()
+def gate(
+    run: Annotated[Optional[Path], typer.Argument(help="Folder of an earlier run, or its record.jsonl.")] = None,  # noqa: UP045
+    limits: LimitsPath = None,
+    compare: ComparePath = None,
+    golden: GoldenPath = None,
+    tolerance: Tolerance = 0.05,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", "-o", help="Folder for gate.json; none: beside the record."),
+    ] = None,
+    metrics: Annotated[bool, typer.Option("--metrics", help="List what can be asked for, and end.")] = False,
+) -> None:
+    """Hold an earlier run against limits or a golden file; exit 0 only if everything held."""
+    from triptych.gates import command
+
+    if metrics:
+        console.print(command.metrics_table())
+        return
+    gates = command.gates_of(limits, compare, golden, tolerance)
+    if run is None or not gates:
+        missing = "RUN" if run is None else "--limits"
+        remedy = "name the folder of a run, and --limits, --compare or --golden"
+        raise ConfigError("is not given", field=missing, remedy=remedy)
+    record = run / "record.jsonl" if run.is_dir() else run
+    if not _gated(gates, record, out or record.parent, record):
         raise typer.Exit(EXIT_NOT_HELD)
 
 

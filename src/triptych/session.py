@@ -264,7 +264,7 @@ def prepare(out: Path) -> None:
         probe = out / ".writable"
         probe.write_bytes(b"")
         probe.unlink()
-        for name in (RECORD, RECORD + ".part", LATCH, "result.json", "report.html"):
+        for name in (RECORD, RECORD + ".part", LATCH, "result.json", "report.html", "gate.json"):
             (out / name).unlink(missing_ok=True)
         free = os.statvfs(out)
     except OSError as error:

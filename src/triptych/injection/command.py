@@ -8,12 +8,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from triptych import session
 from triptych.contract import ConfigError, Tier
 from triptych.injection.campaign import Campaign, load_campaign
 from triptych.injection.faults import KINDS
 from triptych.injection.report import Row, Summary, summarise, write
-from triptych.injection.run import run_campaign
-from triptych.injection.trial import HELD, Trial
+from triptych.injection.run import load_engines, run_campaign
+from triptych.injection.trial import HELD, Trial, run_trial
+from triptych.replay.record import RunRecord
+from triptych.resources import resource
+from triptych.supervisor.faults import load_faults
 
 
 def narrowed(campaign: Campaign, only: list[str], seeds: int | None, seed: int | None) -> Campaign:
@@ -90,6 +94,37 @@ def _table(rows: list[Row]) -> Table:
         verdicts = ", ".join(f"{name} {count}" for name, count in sorted(row.verdicts.items()))
         table.add_row(row.name, f"{row.valid}/{row.trials}", coverage, *spreads, verdicts)
     return table
+
+
+def record_drive(
+    path: Path, out: Path, engines: dict[Tier, str], only: list[str], seed: int, console: Console
+) -> Trial:
+    """One drive with one fault again, for ``record.jsonl``: what ``triptych gate`` holds against limits.
+
+    Raises:
+        ConfigError: not exactly one fault is named.
+        TriptychError: whatever is wrong with the campaign, an engine or the folder.
+    """
+    campaign = narrowed(load_campaign(path), only, None, seed)
+    if len(campaign.faults) != 1:
+        names = ", ".join(e.id for e in campaign.faults)
+        raise ConfigError(
+            "is of one drive with one fault", field="--record", value=names, remedy="name one fault with --only"
+        )
+    session.prepare(out)
+    record = RunRecord()
+    trial = run_trial(
+        campaign,
+        campaign.faults[0],
+        seed,
+        load_engines(engines),
+        load_faults(resource("config", "faults.yaml")),
+        record,
+    )
+    record.save(out / "record.jsonl")
+    console.print(f"{trial.id} seed {seed}: {trial.verdict.value}{trial.why and ': '}{trial.why}", highlight=False)
+    console.print(f"record: {out / 'record.jsonl'}", highlight=False, soft_wrap=True)
+    return trial
 
 
 def kinds_table() -> Table:

@@ -35,6 +35,7 @@ from triptych.contract import (
 )
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.injection.hops import CAMERA, COMMAND, CONSTRAINT, DRIVER, ODOMETRY, RESULT, STATUS
+from triptych.replay import record as rec
 from triptych.safety import SafetyCore, SafetyInputs, SafetyLimits, command_of
 from triptych.scenario import Scenario, ScenarioConfig
 from triptych.supervisor.config import SupervisorConfig
@@ -50,8 +51,18 @@ NS = 1_000_000_000
 CYCLE_NS, REPEAT_NS = 10_000_000, 50_000_000
 ODOMETRY_NS, DRIVER_NS = 20_000_000, 100_000_000
 START_STAMP_NS = 1_700_000_000 * NS
+MODE = "closed_loop"
 PROCESSES = ("detector", "distilled", "full", "supervisor", "safety_core")
 LIMITS = SafetyLimits(trend_window_s=0.0)
+
+RECORDED: Mapping[str, Callable[[int, Any], rec.Entry]] = {
+    COMMAND: rec.ConstraintRecord,
+    ODOMETRY: rec.OdometryRecord,
+    DRIVER: rec.DriverRecord,
+    **dict.fromkeys(RESULT, rec.Received),
+    **dict.fromkeys(STATUS, rec.StatusRecord),
+}
+"""What of each hop goes into a record; times are those of the true clock."""
 
 Delivery = tuple[int, Any]
 """Delay in ns beyond the usual one, and the message."""
@@ -125,6 +136,7 @@ class ClosedLoop:
         config: parameters of the supervisor.
         fault: what is broken on the way.
         modelled_ms: time of one inference, by tier.
+        record: filled with what supervisor and vehicle hear; its constraints are the commands as the vehicle has them.
     """
 
     def __init__(
@@ -135,7 +147,10 @@ class ClosedLoop:
         config: SupervisorConfig,
         fault: Fault,
         modelled_ms: Mapping[Tier, float],
+        record: rec.RunRecord | None = None,
     ) -> None:
+        self.record = record
+        self._said = None if record is None else rec.Said(record)
         self.scenario = Scenario(drive)
         self.config, self.table, self.fault = config, tuple(table), fault
         self.log = Log()
@@ -150,6 +165,8 @@ class ClosedLoop:
         self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
         self._constraint_record, self._motion_record = bytes(28), bytes(20)
         self.guard = ConstraintGuard()
+        if record is not None:
+            record.meta.update(mode=MODE, started_ns=START_STAMP_NS, tiers=[tier.key for tier in self.lanes])
         self._running = dict.fromkeys(PROCESSES, True)
         self._waiting: dict[str, list[Callable[[], None]]] = {name: [] for name in PROCESSES}
         self._events = Events()
@@ -201,6 +218,8 @@ class ClosedLoop:
         while True:
             due_ns = min([self._events.next_ns, *self._deadlines()])
             if due_ns > end_ns:
+                if self.record is not None:
+                    self.record.meta["ended_ns"] = START_STAMP_NS + end_ns
                 return
             self.clock.advance_to(due_ns)
             for lane in self._alive():
@@ -266,6 +285,8 @@ class ClosedLoop:
 
     def _hand_over(self, hop: str, message: Any) -> None:
         now_ns, supervisor = self.now_ns, self._running["supervisor"]
+        if self.record is not None and (entry := RECORDED.get(hop)) is not None:
+            self.record.add(entry(START_STAMP_NS + now_ns, message))
         core = self._running["safety_core"]
         if hop == CAMERA:
             frame = dataclasses.replace(message, received_ns=self.stamp_ns, received_monotonic_ns=now_ns)
@@ -360,6 +381,8 @@ class ClosedLoop:
             return
         commands = self.supervisor.step(self.now_ns, self.stamp_ns)
         self.log.transitions += [(self.now_ns, change) for change in commands.transitions]
+        if self._said is not None:
+            self._said.add(START_STAMP_NS + self.now_ns, commands.state, commands.verdicts or ())
         if commands.constraint is not None:
             self._send(CONSTRAINT, commands.constraint)
 

@@ -16,6 +16,7 @@ from triptych.engines.protocol import Engine
 from triptych.injection.campaign import Campaign, Entry
 from triptych.injection.faults import KINDS, Expected, Injected
 from triptych.injection.loop import NS, ClosedLoop, Log
+from triptych.replay.record import RunRecord
 from triptych.scenario.outcome import Outcome
 from triptych.supervisor.config import supervisor_config
 from triptych.supervisor.faults import FaultRow
@@ -84,9 +85,18 @@ class Trial:
 
 
 def run_trial(
-    campaign: Campaign, entry: Entry, seed: int, engines: Mapping[Tier, Engine], table: Sequence[FaultRow]
+    campaign: Campaign,
+    entry: Entry,
+    seed: int,
+    engines: Mapping[Tier, Engine],
+    table: Sequence[FaultRow],
+    record: RunRecord | None = None,
 ) -> Trial:
-    """Drive, break, judge."""
+    """Drive, break, judge.
+
+    Args:
+        record: filled on the way; the fault is in it as one that was caused on purpose.
+    """
     rng = np.random.default_rng((seed, *entry.id.encode()))
     at_s = round(campaign.drive.warm_s + 0.5 * float(rng.random()), 3)
     kind = KINDS[entry.kind][0]
@@ -98,7 +108,12 @@ def run_trial(
         supervisor_config({}),
         fault,
         {tier: modelled_ms(tier, engine, {}) for tier, engine in engines.items()},
+        record,
     )
+    if record is not None and entry.kind != "none":
+        least, within_ms = entry.expect.table().least.name, entry.expect.within_s * 1e3
+        injected = {"fault": entry.kind, "target": entry.id, "from_s": at_s, "expect": least, "within_ms": within_ms}
+        record.meta.update(injected=[injected], input=f"{entry.id}, seed {seed}")
     loop.run(at_s)
     before, speed_mps = loop.state, loop.scenario.speed_mps
     loop.run(at_s + campaign.drive.after_s)

@@ -46,7 +46,6 @@ from triptych.contract import (
     VirtualClock,
     crc_ok,
 )
-from triptych.contract.supervision import StateRecord
 from triptych.engines.protocol import Engine, EngineOutput
 from triptych.replay import record as rec
 from triptych.replay.messages import NS
@@ -116,7 +115,8 @@ def run_lockstep(
         progress: called with (seconds played, seconds in all).
 
     Returns:
-        The record; ``meta["decisions_sha256"]`` is the hash of ``decisions.jsonl``.
+        The record; ``meta["decisions_sha256"]`` is the hash of ``decisions.jsonl``, ``meta["identity"]`` what the
+        decisions follow from: data, configuration, engines and the part that was played.
 
     Raises:
         EngineError: an engine fails its golden frame.
@@ -205,13 +205,12 @@ class _Run:
             for tier, engine in sorted(engines.items())
         ]
         self.record = rec.RunRecord()
+        self._said = rec.Said(self.record)
         self.clock = VirtualClock()
         self._events = Events()
         self._at = self._events.at
         self._tick_ns = round(config.tick_period_s * NS)
         self._end_ns: int | None = None
-        self._verdicts: dict[str, tuple[Any, bool]] = {}
-        self._state: StateRecord | None = None
         self._frames = 0
         self._size = (0, 0)
         self._stamps: tuple[int, int] = (0, 0)
@@ -225,8 +224,9 @@ class _Run:
         total_s = self._total_s()
         self._sample_every_ns = round(total_s * NS / SAMPLE_FRAMES)
         self._sample_due_ns = 0
-        self._fill_meta(start_ns)
-        outputs.decide(self._head())
+        head = self._head()
+        self._fill_meta(start_ns, head)
+        outputs.decide(head)
         for lane in self.lanes:
             lane.core.start(0, start_ns)
         self._at(0, HEARTBEAT, self._heartbeat)
@@ -368,23 +368,7 @@ class _Run:
             self._constraint(commands.constraint, stamp_ns)
         if commands.state is not None:
             self._outputs.bag_record(STATE_TOPIC, commands.state, stamp_ns)
-            said = commands.state
-            self.record.add(
-                rec.StateRecord(
-                    stamp_ns,
-                    said.state,
-                    said.previous,
-                    said.reason,
-                    said.active_faults,
-                    said.takeover_requested,
-                    said.takeover_remaining_s,
-                )
-            )
-        for verdict in commands.verdicts or ():
-            if self._verdicts.get(verdict.fault_id) != (verdict.level, verdict.active):
-                self._verdicts[verdict.fault_id] = (verdict.level, verdict.active)
-                fields = {f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)}
-                self.record.add(rec.VerdictRecord(stamp_ns, **fields))
+        self._said.add(stamp_ns, commands.state, commands.verdicts or ())
 
     def _constraint(self, constraint: MotionConstraint, stamp_ns: int) -> None:
         self._outputs.decide({"kind": "constraint", **rec.to_plain(constraint)})
@@ -422,7 +406,20 @@ class _Run:
             },
         }
 
-    def _fill_meta(self, start_ns: int) -> None:
+    def _identity(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """What must agree for two runs to decide alike, in hashes where the values would be long."""
+        config = ("faults", "policy", "supervisor", "inputs", "budgets")
+        return {
+            "data": head["data"],
+            "config": {name: _sha256(head[name]) for name in config},
+            "engines": {
+                lane.tier.key: {**head["engines"][lane.tier.key], "sha256": _engine_sha256(lane.engine)}
+                for lane in self.lanes
+            },
+            "played": {name: head[name] for name in ("start_s", "duration_s", "topics", "synthesised")},
+        }
+
+    def _fill_meta(self, start_ns: int, head: Mapping[str, Any]) -> None:
         notes = list(self.recording.warnings)
         if self.recording.missing:
             made_up = {"odometry": f"a constant speed of {SPEED_MPS:g} m/s", "driver": "an attentive driver"}
@@ -436,7 +433,8 @@ class _Run:
         self.record.meta.update(
             mode="lockstep",
             input=str(self.recording.path),
-            data_hash=self.recording.data_hash(),
+            data_hash=head["data"],
+            identity=self._identity(head),
             topics=dict(self.recording.chosen),
             synthesised=list(self.recording.missing),
             tiers=[lane.tier.key for lane in self.lanes],
@@ -464,6 +462,16 @@ class _Run:
                 "state": self.supervisor.machine.state,
             }
         )
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(rec.canonical_json(value)).hexdigest()
+
+
+def _engine_sha256(engine: Engine) -> str:
+    """Of the manifest, which holds the hashes of the engine's files; without one of what the engine calls itself."""
+    manifest = getattr(engine, "manifest", None)
+    return _sha256(manifest.model_dump(mode="json") if manifest is not None else [engine.id, engine.version])
 
 
 def _status(lane: _Lane, now_ns: int, stamp_ns: int) -> TierStatus:

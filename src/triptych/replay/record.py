@@ -21,7 +21,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ from triptych.contract import (
     TierStatus,
     VerdictLevel,
 )
+from triptych.contract.supervision import StateRecord as PublishedState
+from triptych.contract.supervision import Verdict
 
 FORMAT_VERSION = 2
 """Raised whenever a recorded message gets another content, since its CRC would no longer fit when read."""
@@ -178,7 +180,7 @@ class RunRecord:
         meta: plain JSON values. Known keys: ``mode`` ("live" or "lockstep"), ``input`` (what was played),
             ``started_ns`` and ``ended_ns`` (stamp clock), ``budgets`` (tier key -> {budget_s, keep_s, period_s}),
             ``camera`` ({width, height, frames}), ``synthesised`` (inputs that replay made up because the recording has
-            none), ``warnings``.
+            none), ``identity`` (lockstep: what the decisions follow from), ``warnings``.
         warnings: what was wrong with the record itself.
     """
 
@@ -276,6 +278,34 @@ def _check_head(kind: str, value: Mapping[str, Any], source: Path) -> None:
             value=value.get("format_version"),
             remedy="read it with the version that wrote it",
         )
+
+
+class Said:
+    """Adds to a record what a supervisor on a virtual clock says, as the recorder of a running one does."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._verdicts: dict[str, tuple[VerdictLevel, bool]] = {}
+
+    def add(self, t_ns: int, state: PublishedState | None, verdicts: Sequence[Verdict]) -> None:
+        """One tick's; of the verdicts those whose level or activity changed."""
+        if state is not None:
+            self._record.add(
+                StateRecord(
+                    t_ns,
+                    state.state,
+                    state.previous,
+                    state.reason,
+                    state.active_faults,
+                    state.takeover_requested,
+                    state.takeover_remaining_s,
+                )
+            )
+        for verdict in verdicts:
+            if self._verdicts.get(verdict.fault_id) != (verdict.level, verdict.active):
+                self._verdicts[verdict.fault_id] = (verdict.level, verdict.active)
+                fields = {f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)}
+                self._record.add(VerdictRecord(t_ns, **fields))
 
 
 class RecordWriter:
