@@ -92,9 +92,11 @@ class Build:
 
     teacher: Recipe = RECIPES["teacher"]
     student: Recipe = RECIPES["student"]
-    prune_ratio: float = 0.4
+    prune_ratio: float = 0.43
     tune: Recipe = field(
-        default_factory=lambda: replace(RECIPES["student"], seed=23, steps=600, rate=1.5e-3, crop_share=0.5, warm_up=50)
+        default_factory=lambda: replace(
+            RECIPES["student"], seed=23, steps=2000, rate=1.5e-3, crop_share=0.5, warm_up=50
+        )
     )
     max_loss: float = 0.01
     qat_steps: int = 120
