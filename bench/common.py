@@ -232,14 +232,24 @@ class Listener:
         self._context.try_shutdown()
 
 
-def _diagnostics(msg: DiagnosticArray) -> dict[str, dict[str, str]]:
-    return {s.name: {v.key: v.value for v in s.values} for s in msg.status}
+class Status(dict[str, str]):
+    """The values of a diagnostic status, by name; beside them its level (0 OK, 1 warning, 2 error) and message."""
+
+    def __init__(self, level: int, message: str, values: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.level, self.message = level, message
+
+
+def _diagnostics(msg: DiagnosticArray) -> dict[str, Status]:
+    return {s.name: Status(s.level[0], s.message, {v.key: v.value for v in s.values}) for s in msg.status}
 
 
 @contextmanager
-def running(specs: Sequence[NodeSpec], folder: Path, domain: int) -> Iterator[tuple[Stack, Listener]]:
-    """The stack and a listener."""
-    stack = Stack(specs, folder, environment(domain))
+def running(
+    specs: Sequence[NodeSpec], folder: Path, domain: int, variables: Mapping[str, str] | None = None
+) -> Iterator[tuple[Stack, Listener]]:
+    """The stack, with these variables of the environment on top, and a listener."""
+    stack = Stack(specs, folder, {**environment(domain), **(variables or {})})
     stack.start()
     try:
         listener = Listener(domain)

@@ -1,191 +1,90 @@
-"""Reaction to a killed, stopped or slowed detector, a killed supervisor and safety core: ``python bench/faults.py``.
+"""Reaction of real processes to faults on purpose: ``python bench/faults.py``.
 
 Each trial drives at 20 m/s under full load, waits for a random phase, injects, and looks at what the vehicle
-receives. Then the driver takes over, the detector comes back, the driver hands over again. Result: ``faults.json``.
+receives. Then the driver takes over, what broke comes back, the driver hands over again. Result: ``faults.json``.
+``--kinds all`` adds what takes longer: faults of the processor, of memory and disk, a leaking tier, a paused detector.
 
 ``seen_ms``: injection to the supervisor's tick that noticed (the stamp inside its constraint). ``wire_ms``: injection
 to the first stricter command received by the vehicle. ``safe_ms``: supervisor killed to the safety core's stop, or
-safety core killed to the vehicle's own safe default.
+safety core killed to the vehicle's own safe default. ``blind_ms``: the longest time that the vehicle was let drive
+after the newest usable result of the detector.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import random
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import (
-    Listener,
-    Script,
-    environment,
-    running,
-    stack_specs,
-    stand_ins,
-    stats,
-    until,
-    write,
-)
+import fault_resources as resources
+from common import Listener, Script, environment, running, stack_specs, stand_ins, stats, write
+from fault_resources import BLIND_LIMIT_MS, Drive
+from fault_signals import kill_channel, trial
 
 from triptych import dds
-from triptych.contract import Origin, Tier
 from triptych.nodes import topics
-from triptych.nodes.process import Stack
+from triptych.nodes.process import NodeSpec, Stack
 
-SEEN_MS, WIRE_MS, SAFE_MS = 100.0, 150.0, 200.0
-CHANNELS = ("supervisor", "safety_core")
-DRIVING = ("NOMINAL", "L3_PERCEPTION_ONLY")
-SLOW_STOPPED_S, SLOW_RUNNING_S = 0.029, 0.001
-"""Stopped most of the time: a detector thirty times slower. Ten times slower it still answers every 100 ms, which the
-contract allows (LAST_FRAME within 100 ms) and the supervisor only logs."""
+REACTION = {"seen_ms": 100.0, "wire_ms": 150.0}
+SAFE = {"safe_ms": 200.0}
+BLIND = {"blind_ms": BLIND_LIMIT_MS}
 
 
-def drives(vehicle: Script) -> bool:
-    """Whether the vehicle was last told to drive on."""
-    told = [e for e in vehicle.events if e.get("event") == "constraint"]
-    guard = [e for e in vehicle.events if e.get("event") == "guard"]
-    return bool(told and guard and told[-1]["state"] in DRIVING and told[-1]["limit_mps"] > 5 and not guard[-1]["safe"])
-
-
-def ready(stack: Stack, listener: Listener, vehicle: Script) -> None:
-    """Wait until the stack drives: detector FRESH for a second, state good, limit above 5 m/s."""
-
-    def good() -> bool:
-        results = listener.since(topics.RESULTS[Tier.DETECTOR], time.time_ns() - 1_000_000_000)
-        fresh = [r for _, r in results if r.origin is Origin.FRESH]
-        return len(fresh) >= 15 and drives(vehicle)
-
-    until(good, 120, "driving", stack)
-
-
-def recover(stack: Stack, listener: Listener, vehicle: Script) -> None:
-    """The driver takes over until the detector is back, then hands over."""
-    vehicle.tell("override 1")
-
-    def back() -> bool:
-        results = listener.since(topics.RESULTS[Tier.DETECTOR], time.time_ns() - 1_000_000_000)
-        state = listener.last(topics.STATE)
-        manual = state is not None and state.state.name == "MANUAL"
-        return manual and len([r for _, r in results if r.origin is Origin.FRESH]) >= 15
-
-    until(back, 60, "the detector's return", stack)
-    time.sleep(2.0)  # faults need their clear times
-    vehicle.tell("override 0")
-    ready(stack, listener, vehicle)
-
-
-def inject(how: str, pid: int, over: threading.Event) -> int:
-    """Do it; returns the time on the clock of stamps."""
-    if how == "slow":
-        began_ns = time.time_ns()
-        threading.Thread(target=_slow, args=(pid, over), daemon=True).start()
-        return began_ns
-    number = signal.SIGKILL if how == "kill" else signal.SIGSTOP
-    with at_once():
-        began_ns = time.time_ns()
-        os.kill(pid, number)
-    return began_ns
+def _as_it_is(specs: Sequence[NodeSpec], folder: Path) -> list[NodeSpec]:
+    return list(specs)
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """Nothing comes between the clock and the injection, where that is permitted."""
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(40))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+def _plain(folder: Path) -> Iterator[Path]:
+    yield folder
 
 
-def _slow(pid: int, over: threading.Event) -> None:
-    with at_once(), contextlib.suppress(ProcessLookupError):  # the load must not slow down the slowing down
-        while not over.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(SLOW_STOPPED_S)
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(SLOW_RUNNING_S)
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault.
+
+    Attributes:
+        run: one trial and the recovery from it; returns its figures and, where more than a time is judged, a
+            ``verdict``.
+        limits: of the 99th percentile of figures, in ms.
+        prepare: what is different in the stack, given its nodes and the run's folder.
+        place: the run's folder, given a scratch folder.
+    """
+
+    run: Callable[[Drive], dict[str, Any]]
+    limits: Mapping[str, float]
+    prepare: Callable[[Sequence[NodeSpec], Path], list[NodeSpec]] = _as_it_is
+    place: Callable[[Path], AbstractContextManager[Path]] = _plain
 
 
-def trial(how: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
-    """One injection and the recovery from it."""
-    ready(stack, listener, vehicle)
-    time.sleep(random.uniform(0.0, 0.1))
-    before = [e for e in vehicle.events if e.get("event") == "constraint"][-1]
-    over = threading.Event()
-    pid = stack.pids()["detector"]
-    began_ns = inject(how, pid, over)
-
-    def stricter() -> list[dict[str, Any]]:
-        return [
-            e
-            for e in vehicle.since(began_ns, "constraint")
-            if e["state"] not in DRIVING and (e["limit_mps"] < before["limit_mps"] or e["hazard_lights"])
-        ]
-
-    until(stricter, 20, f"a reaction to {how}")
-    first = stricter()[0]
-    time.sleep(0.3)
-    worst = vehicle.since(began_ns, "constraint")[-1]
-    over.set()
-    time.sleep(0.05)
-    if how == "stop":
-        os.kill(pid, signal.SIGCONT)
-    asked = [r.stamp_ns for _, r in listener.since(topics.CONSTRAINT, began_ns) if r.state.name not in DRIVING]
-    row = {
-        "seen_ms": round((asked[0] - began_ns) / 1e6, 2),
-        "wire_ms": round((first["t_ns"] - began_ns) / 1e6, 2),
-        "state": first["state"],
-        "later": worst["state"],
-        "last_result_ms": last_result_ms(listener, began_ns, first["t_ns"]),
-        "reason": first["reason"],
-    }
-    recover(stack, listener, vehicle)
-    return row
+def _detector(how: str) -> Fault:
+    return Fault(lambda d: trial(how, d.stack, d.listener, d.vehicle), REACTION)
 
 
-def last_result_ms(listener: Listener, began_ns: int, until_ns: int) -> float | None:
-    """When the detector's last result before ``until_ns`` was received, after the injection (negative: before)."""
-    times = [t for t, _ in listener.since(topics.RESULTS[Tier.DETECTOR], began_ns - 1_000_000_000) if t < until_ns]
-    return round((times[-1] - began_ns) / 1e6, 2) if times else None
+def _channel(name: str) -> Fault:
+    return Fault(lambda d: kill_channel(name, d.stack, d.listener, d.vehicle), SAFE)
 
 
-def kill_channel(name: str, stack: Stack, listener: Listener, vehicle: Script) -> dict[str, Any]:
-    """Kill the supervisor or the safety core: whoever is left must stop the vehicle, which then is released again."""
-    ready(stack, listener, vehicle)
-    time.sleep(random.uniform(0.0, 0.1))
-    pid = stack.pids()[name]
-    with at_once():
-        began_ns = time.time_ns()
-        os.kill(pid, signal.SIGKILL)
-
-    def stopped() -> list[dict[str, Any]]:
-        if name == "safety_core":
-            return [e for e in vehicle.since(began_ns, "guard") if e["safe"]]
-        return [e for e in vehicle.since(began_ns, "constraint") if e["limit_mps"] == 0.0 and e["hazard_lights"]]
-
-    until(stopped, 10, "a stop by whoever is left")
-    first = stopped()[0]
-    until(lambda: release(stack, listener, vehicle), 60, "driving again")
-    ready(stack, listener, vehicle)
-    return {"safe_ms": round((first["t_ns"] - began_ns) / 1e6, 2), "reason": first["reason"]}
-
-
-def release(stack: Stack, listener: Listener, vehicle: Script) -> bool:
-    """Ask both channels to end their stops; true when the vehicle drives."""
-    stack.poll()
-    listener.trigger(topics.SAFETY_RESET, 2.0)
-    listener.trigger(topics.RESET, 2.0)
-    return drives(vehicle)
+FAULTS = {
+    "kill": _detector("kill"),
+    "stop": _detector("stop"),
+    "slow": _detector("slow"),
+    "supervisor": _channel("supervisor"),
+    "safety_core": _channel("safety_core"),
+    "pause": Fault(resources.pause, {"wire_ms": REACTION["wire_ms"], **BLIND}),
+    "processor": Fault(resources.hog_processor, BLIND),
+    "memory": Fault(resources.hog_memory, BLIND, resources.with_memory_limit),
+    "leak_detector": Fault(resources.leak("detector"), BLIND, resources.with_leak("detector")),
+    "leak_distilled": Fault(resources.leak("distilled"), BLIND, resources.with_leak("distilled")),
+    "disk": Fault(resources.full_disk, BLIND, resources.with_writers, resources.small_disk),
+}
+SHORT = ("kill", "stop", "slow", "supervisor", "safety_core")
 
 
 def situation(stack: Stack, listener: Listener) -> dict[str, Any]:
@@ -199,69 +98,92 @@ def situation(stack: Stack, listener: Listener) -> dict[str, Any]:
     }
 
 
+def kinds(text: str) -> list[str]:
+    """Names of faults, separated by commas; ``all`` for every one.
+
+    Raises:
+        argparse.ArgumentTypeError: an unknown one.
+    """
+    names = list(FAULTS) if text == "all" else text.split(",")
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; choose of {', '.join(FAULTS)}")
+    return names
+
+
+def trials(kind: str, number: int, engines: Mapping[str, str]) -> tuple[list[dict[str, Any]], Any, list[str]]:
+    """A stack of its own for this kind of fault, and ``number`` trials with it.
+
+    Returns:
+        A row for each trial that ended, what kept the others from it (None if nothing), and the tiers with stand-ins.
+    """
+    fault, domain, rows = FAULTS[kind], dds.claim_domain(), list[dict[str, Any]]()
+    specs, missing = stack_specs(engines)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        fault.place(Path(scratch)) as folder,
+        running(fault.prepare(specs, folder), folder, domain, resources.nodes_path()) as (stack, listener),
+        stand_ins(missing, domain),
+    ):
+        vehicle = Script("vehicle.py", env=environment(domain))
+        try:
+            for count in range(number):
+                rows.append(fault.run(Drive(stack, listener, vehicle, folder)))
+                print(f"{kind} {count + 1}/{number}: {rows[-1]}", flush=True)
+        except SystemExit as error:  # what was measured so far is kept
+            failure = {"what": str(error), **situation(stack, listener)}
+            print(f"{kind}: {failure}", flush=True)
+            return rows, failure, missing
+        finally:
+            vehicle.stop()
+    return rows, None, missing
+
+
 def main() -> int:
     """Entry point; exit code 1 when a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("bench_results/faults.json"))
     parser.add_argument("--trials", type=int, default=30, help="per kind of fault")
-    parser.add_argument("--kinds", default="kill,stop,slow,supervisor,safety_core")
+    parser.add_argument("--kinds", type=kinds, default=list(SHORT), help=f"all, or of {', '.join(FAULTS)}")
     parser.add_argument("--engine", action="append", default=[], metavar="TIER=ENGINE")
     arguments = parser.parse_args()
     engines = dict(e.split("=", 1) for e in arguments.engine)
     rows: dict[str, list[dict[str, Any]]] = {}
-    failures: dict[str, dict[str, Any]] = {}
-    for kind in arguments.kinds.split(","):
-        domain = dds.claim_domain()
-        specs, missing = stack_specs(engines)
-        rows[kind] = []
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            running(specs, Path(scratch), domain) as (stack, listener),
-            stand_ins(missing, domain),
-        ):
-            vehicle = Script("vehicle.py", env=environment(domain))
-            try:
-                for number in range(arguments.trials):
-                    run = partial(kill_channel if kind in CHANNELS else trial, kind)
-                    rows[kind].append(run(stack, listener, vehicle))
-                    print(f"{kind} {number + 1}/{arguments.trials}: {rows[kind][-1]}", flush=True)
-            except SystemExit as error:  # what was measured so far is kept
-                failures[kind] = {"what": str(error), **situation(stack, listener)}
-                print(f"{kind}: {failures[kind]}", flush=True)
-            finally:
-                vehicle.stop()
-    result = judge(rows, missing)
-    result["failures"] = failures
-    for kind in rows:
-        ended = len(rows[kind])
-        result["limits"][f"{kind} trials that ended"] = {
-            "value": ended,
-            "limit": arguments.trials,
-            "held": ended == arguments.trials,
-        }
-    write(arguments.out, result, {k: str(v) for k, v in vars(arguments).items() if k != "out"})
+    failures: dict[str, Any] = {}
+    missing: list[str] = []
+    for kind in arguments.kinds:
+        rows[kind], failure, missing = trials(kind, arguments.trials, engines)
+        if failure is not None:
+            failures[kind] = failure
+    result = {**judge(rows, arguments.trials), "failures": failures, "stand_ins": missing}
+    settings = {k: str(v) for k, v in vars(arguments).items() if k != "out"}
+    write(arguments.out, result, {**settings, "kinds": ",".join(arguments.kinds)})
     for name, row in result["limits"].items():
         print(f"{'ok  ' if row['held'] else 'MISS'} {name}: {row['value']} (limit {row['limit']})")
     return 0 if all(row["held"] for row in result["limits"].values()) else 1
 
 
-def judge(rows: dict[str, list[dict[str, Any]]], missing: list[str]) -> dict[str, Any]:
-    """Figures and limits."""
+def judge(rows: Mapping[str, Sequence[Mapping[str, Any]]], wanted: int) -> dict[str, Any]:
+    """Figures and limits. A trial whose fault did not take effect counts for nothing; one that did not end, against."""
     figures: dict[str, Any] = {}
     limits: dict[str, Any] = {}
-    for kind, trials in rows.items():
-        names = ("safe_ms",) if kind in CHANNELS else ("seen_ms", "wire_ms")
-        figures[kind] = {name: stats([t[name] for t in trials]) for name in names}
-        for name in names:
-            limit = {"seen_ms": SEEN_MS, "wire_ms": WIRE_MS, "safe_ms": SAFE_MS}[name]
-            which = "p99"
-            value = figures[kind][name].get(which)
-            limits[f"{kind} {name} {which}"] = {
-                "value": value,
-                "limit": limit,
-                "held": value is not None and value <= limit,
-            }
-    return {"figures": figures, "limits": limits, "trials": rows, "stand_ins": missing}
+    for kind, found in rows.items():
+        tried = [t for t in found if t.get("verdict") != "invalid"]
+        figures[kind] = {
+            name: stats([t[name] for t in tried if t.get(name) is not None]) for name in FAULTS[kind].limits
+        }
+        for name, limit in FAULTS[kind].limits.items():
+            value = figures[kind][name].get("p99")
+            limits[f"{kind} {name} p99"] = _limit(value, limit, value is not None and value <= limit)
+        limits[f"{kind} trials that ended"] = _limit(len(found), wanted, len(found) == wanted)
+        if any("verdict" in t for t in found):
+            held = sum(t["verdict"] == "held" for t in found)
+            limits[f"{kind} trials as expected"] = _limit(held, wanted, held == wanted)
+    return {"figures": figures, "limits": limits, "trials": rows}
+
+
+def _limit(value: Any, limit: float, held: bool) -> dict[str, Any]:
+    return {"value": value, "limit": limit, "held": held}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from full_disk import small_disk
 from triptych.contract import ConfigError, EngineError
 from triptych.engines.session import OnnxSession
 from triptych.language.adapters import (
@@ -295,6 +297,24 @@ def test_files_that_are_no_adapters(world: World, tmp_path: Path) -> None:
         bad.write_bytes(content)
         with pytest.raises(EngineError, match="is no adapter file"):
             store.load(bad, "night")
+
+
+def test_a_full_folder_for_the_private_copy_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter in use stays in use."""
+    _, store = world.store()
+    path, digest = world.file("low_rank", 1)
+    store.load(path, "night")
+    with small_disk(tmp_path) as disk:
+        disk.fill()
+        monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
+        with pytest.raises(EngineError, match=r"No space left.*TMPDIR") as caught:
+            store.load(world.file("low_rank", 2)[0], "night")
+        assert str(disk.path) in str(caught.value) and store.names == {"night": digest}
+        disk.free()
+        store.load(world.file("low_rank", 2)[0], "night")
+        assert store.names != {"night": digest}
 
 
 def test_an_adapter_of_the_other_form_is_refused(world: World) -> None:

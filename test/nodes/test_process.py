@@ -107,6 +107,25 @@ def test_the_run_is_over_when_its_source_has_finished(modules: Path) -> None:
         wait_for(lambda: s.poll() is not None and s.over)
 
 
+def test_a_node_that_refuses_to_start_again_ends_nobody_elses_work(modules: Path) -> None:
+    """It drove, was killed, and finds something wrong now, such as a full disk: it is tried again, the run goes on."""
+    (modules / "changing.py").write_text(
+        "import pathlib, sys, time\n"
+        "mark = pathlib.Path(__file__).with_name('mark')\n"
+        "if mark.exists():\n    print('queue_file: cannot be used.')\n    sys.exit(2)\n"
+        "mark.touch()\nprint('ready', flush=True)\ntime.sleep(60)"
+    )
+    with stack(modules, "changing", "polite") as s:
+        s.start()
+        ready(s, "changing", "polite")
+        os.kill(s.pids()["changing"], signal.SIGKILL)
+        seen: list[ProcessEvent] = []
+        wait_for(lambda: seen.extend(s.poll()) or s.restarts["changing"] >= 2)
+        assert [e.kind for e in seen[:4]] == ["crashed", "restarted", "crashed", "restarted"]
+        assert "queue_file: cannot be used" in seen[2].text
+        assert not s.over and s.refusal == "" and "polite" in s.pids()
+
+
 def test_overrides_reach_the_node_as_a_parameter_file(modules: Path) -> None:
     (modules / "echo.py").write_text("import sys\nprint(open(sys.argv[-1]).read(), 'ready')")
     with stack(modules, "echo", parameters={"threads": 2, "cpu_affinity": [0, 1]}, respawn=False) as s:

@@ -227,9 +227,10 @@ def test_a_folder_that_cannot_be_written_ends_in_one_sentence(peer: Peer, tmp_pa
         peer.start(RecorderNode, "recorder", folder=str(tmp_path / "file" / "run"))
 
 
-def test_a_full_disk_ends_the_recorder_with_a_sentence_and_no_half_bag(
+def test_a_full_disk_ends_the_recording_with_a_sentence_and_no_half_bag(
     peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The node lives on and says so (test_full_disk.py has the real disk)."""
     node = peer.start(RecorderNode, "recorder", folder=str(tmp_path))
 
     def full(*_: Any) -> None:
@@ -237,13 +238,11 @@ def test_a_full_disk_ends_the_recorder_with_a_sentence_and_no_half_bag(
 
     monkeypatch.setattr(node._record, "_line", full)
     commands = io.create_publisher(peer.node, MotionConstraintMsg, topics.CONSTRAINT.name, io.DATA_QOS)
-    peer.until(
-        lambda: node.notes.finished, lambda: commands.publish(convert.constraint_to_msg(protect(constraint(9.0), 1)))
-    )
-    assert node.failure is not None and "No space left" in str(node.failure)
+    peer.until(lambda: node.failure, lambda: commands.publish(convert.constraint_to_msg(protect(constraint(9.0), 1))))
+    assert "No space left" in str(node.failure) and not node.notes.finished
     monkeypatch.undo()
     node.close()
-    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "results").exists() and RunRecord.load(tmp_path / "record.jsonl").meta["mode"] == "live"
 
 
 def test_free_path(tmp_path: Path) -> None:

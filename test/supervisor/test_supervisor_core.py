@@ -932,13 +932,13 @@ def test_a_restart_during_the_manoeuvre_goes_on_with_it() -> None:
     """A latch outlives the process if the node tells; a reset still needs every required input."""
     rig = Rig(latched=True)
     assert rig.core.latched and rig.core.machine == MachineState(
-        L1, "restarted during an unfinished manoeuvre", 0, False
+        L1, "restarted during a manoeuvre that is not known to be finished", 0, False
     )
     rig.alive -= {"full"}
     rig.obeys, rig.speed_mps = False, 3.0
     rig.run(1.0)
     assert rig.constraint.hazard_lights and rig.constraint.speed_limit_mps == 0.0 and not rig.constraint.pull_over
-    assert rig.record.reason == "restarted during an unfinished manoeuvre"
+    assert rig.record.reason == "restarted during a manoeuvre that is not known to be finished"
     rig.obeys = True
     rig.until(S.MRC)
     assert rig.core.request_reset(rig.now_ns) == (False, "Reset refused: waiting for full.")

@@ -169,8 +169,8 @@ def test_a_restart_within_the_manoeuvre() -> None:
     check(
         lines + drive(rig, 3),
         """
-            C 0 #0 L1_MINIMAL_RISK_MANOEUVRE 0.00 m/s 2.00 m/s2 [HR] restarted during an unfinished manoeuvre
-            S 0 #0 L1_MINIMAL_RISK_MANOEUVRE <- INITIALISING since 0 quiet 0 [] restarted during an unfinished manoeuvre
+            C 0 #0 L1_MINIMAL_RISK_MANOEUVRE 0.00 m/s 2.00 m/s2 [HR] restarted during a manoeuvre that is not known to be finished
+            S 0 #0 L1_MINIMAL_RISK_MANOEUVRE <- INITIALISING since 0 quiet 0 [] restarted during a manoeuvre that is not known to be finished
             V 1 []
             T 20 state state: L1_MINIMAL_RISK_MANOEUVRE -> MRC (the vehicle stands)
             C 20 #1 MRC 0.00 m/s 2.00 m/s2 [HR] the vehicle stands
@@ -339,8 +339,8 @@ def test_minimal_risk_condition_taken_over_by_the_driver() -> None:
     check(
         lines + drive(rig, 1),
         """
-            C 0 #0 L1_MINIMAL_RISK_MANOEUVRE 0.00 m/s 2.00 m/s2 [HR] restarted during an unfinished manoeuvre
-            S 0 #0 L1_MINIMAL_RISK_MANOEUVRE <- INITIALISING since 0 quiet 0 [] restarted during an unfinished manoeuvre
+            C 0 #0 L1_MINIMAL_RISK_MANOEUVRE 0.00 m/s 2.00 m/s2 [HR] restarted during a manoeuvre that is not known to be finished
+            S 0 #0 L1_MINIMAL_RISK_MANOEUVRE <- INITIALISING since 0 quiet 0 [] restarted during a manoeuvre that is not known to be finished
             V 1 []
             T 20 state state: L1_MINIMAL_RISK_MANOEUVRE -> MRC (the vehicle stands)
             C 20 #1 MRC 0.00 m/s 2.00 m/s2 [HR] the vehicle stands

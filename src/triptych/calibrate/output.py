@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def _write(path: Path, text: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         os.replace(fresh, path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
         raise TriptychError(
             f"cannot be written: {error.strerror}", where=path, field="--out", remedy="choose another place"
         ) from None

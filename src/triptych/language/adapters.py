@@ -13,7 +13,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,15 +205,13 @@ class AdapterStore:
         except OSError as error:
             raise EngineError(f"cannot be read: {error.strerror}", where=path) from None
         # The runtime maps the file into memory: a private copy cannot be changed or cut short under it afterwards.
-        with tempfile.NamedTemporaryFile(suffix=".onnx_adapter") as private:
-            private.write(data)
-            private.flush()
+        with _private_copy(data) as private:
             try:
-                content = ort.AdapterFormat.read_adapter(private.name)
+                content = ort.AdapterFormat.read_adapter(private)
                 tensors = {key: np.array(value.numpy()) for key, value in content.get_parameters().items()}
                 made_for = content.get_model_version()
                 handle = ort.LoraAdapter()
-                handle.Load(private.name)
+                handle.Load(private)
             except Exception:  # as in OnnxSession
                 raise EngineError("is no adapter file", where=path, remedy="export or copy it again") from None
         if made_for != base_version(self._session.base_sha256):
@@ -355,3 +354,21 @@ def measure(
                 firsts.append(times[0])
                 steadies.append(times[1])
     return SwitchTimes(*(statistics.median(t) for t in (switches, firsts, steadies)))
+
+
+@contextmanager
+def _private_copy(data: bytes) -> Iterator[str]:
+    """A file of ours with this content.
+
+    Raises:
+        EngineError: there is no room for it.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".onnx_adapter") as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+    except OSError as error:
+        raise EngineError(
+            f"cannot be written: {error.strerror}", where=tempfile.gettempdir(), remedy="make room there, or set TMPDIR"
+        ) from None

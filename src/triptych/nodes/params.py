@@ -114,7 +114,8 @@ class SupervisorParams(SupervisorConfig, NodeParams):
     latch_file: str = Field(
         "",
         max_length=400,
-        description="Remembers an unfinished manoeuvre, so that a restarted supervisor continues it; empty: nowhere.",
+        description="Remembers an unfinished manoeuvre, so that a restarted supervisor continues it; empty: nowhere. A "
+        "supervisor that cannot keep it begins in the manoeuvre.",
     )
     record_folder: str = Field(
         "", max_length=400, description="Where runs are recorded, to watch that disk; empty: the current folder."

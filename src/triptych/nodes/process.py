@@ -65,7 +65,8 @@ class NodeSpec:
 class ProcessEvent:
     """What happened to a node, in one sentence.
 
-    ``kind`` is ``started``, ``crashed``, ``restarted``, ``finished``, or ``refused``: see :data:`REFUSED_CODE`.
+    ``kind`` is ``started``, ``crashed``, ``restarted``, ``finished``, or ``refused``: see :data:`REFUSED_CODE`; a node
+    that refuses to start *again* counts as crashed.
     """
 
     node: str
@@ -160,7 +161,7 @@ class Stack:
         if code == 0:
             node.finished = True
             return ProcessEvent(name, "finished", f"{name} finished")
-        if code == REFUSED_CODE:
+        if code == REFUSED_CODE and not self.restarts[name]:  # later, while driving, a refusal ends nobody else's work
             node.finished = True
             self.refusal = self.last_words(name) or f"{name} refused to start; see {self.log_path(name)}."
             return ProcessEvent(name, "refused", self.refusal)

@@ -2,18 +2,24 @@
 
 Low priority: it polls at 20 Hz and takes the time of receipt from the middleware. Messages go into the bag as they
 arrived, byte for byte.
+
+A disk that takes no more ends the recording, not the node: the vehicle drives on without it, and the diagnostics say
+so. The record keeps every whole line it has; the bag, which has no end and no metadata, gives back the room it took.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import psutil
+from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -23,16 +29,17 @@ from std_msgs.msg import String
 
 from triptych.contract import BUDGETS, DriverState, InputError, Tier, TriptychError, VerdictLevel
 from triptych.nodes import convert, realtime, topics
-from triptych.nodes.io import LATCHED_QOS, SENSOR_QOS, Subscription
+from triptych.nodes.io import DATA_QOS, LATCHED_QOS, SENSOR_QOS, Subscription, create_publisher
 from triptych.nodes.machine import stack_processes
 from triptych.nodes.params import RecorderParams, load
-from triptych.nodes.runtime import Every, Notes, main
+from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
 from triptych.replay import record
 from triptych.replay.writer import BagWriter
 from triptych_ros.msg import DegradationState, Detections, MotionConstraint, SceneAdvice, TierStatus, Verdicts
 from triptych_ros.msg import DriverState as DriverStateMsg
 
-POLL_PERIOD_S = 0.05
+POLL_PERIOD_S, DIAGNOSTICS_PERIOD_S = 0.05, 1.0
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 _ANY_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.BEST_EFFORT, durability=DurabilityPolicy.VOLATILE)
 _JPEG_QUALITY = 85
@@ -48,7 +55,14 @@ def free_path(path: Path) -> Path:
 
 
 class RecorderNode(Node):  # type: ignore[misc]
-    """The recorder. Parameters: :class:`triptych.nodes.params.RecorderParams`."""
+    """The recorder. Parameters: :class:`triptych.nodes.params.RecorderParams`.
+
+    Attributes:
+        failure: why nothing is recorded any more.
+
+    Raises:
+        TriptychError: the folder cannot be written, for another reason than want of room.
+    """
 
     def __init__(self, name: str = "recorder", **options: Any) -> None:
         super().__init__(name, **options)
@@ -56,6 +70,8 @@ class RecorderNode(Node):  # type: ignore[misc]
         self.malloc_tuned = False
         self.params = load(self, RecorderParams)
         self.notes = Notes(self)
+        self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
+        self._next_diagnostics_s = 0.0
         folder = Path(self.params.folder).expanduser()
         meta = {
             "mode": self.params.mode,
@@ -70,16 +86,23 @@ class RecorderNode(Node):  # type: ignore[misc]
         # A record that is there already is from before a crash of this run; an older bag alone is from an older run.
         again = (folder / "record.jsonl").exists() or (folder / "record.jsonl.part").exists()
         bag = free_path(folder / "results") if again else folder / "results"
+        self._record: record.RecordWriter | None = None
+        self._bag: BagWriter | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._record = record.RecordWriter(free_path(folder / "record.jsonl"), meta)
-        except OSError as error:
-            raise TriptychError(
-                f"cannot be written: {error.strerror}", where=folder, remedy="check permissions and free space"
-            ) from None
-        self._bag: BagWriter | None = None
-        if self.params.write_mcap:
-            self._bag = BagWriter(bag, latched=[topics.STATE.name], overwrite=True)
+            if self.params.write_mcap:
+                self._bag = BagWriter(bag, latched=[topics.STATE.name], overwrite=True)
+        except (OSError, TriptychError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            failure = TriptychError(
+                f"cannot be written: {cause.strerror}", where=folder, remedy="check permissions and free space"
+            )
+            if cause.errno not in NO_ROOM:
+                raise failure from None
+            self._fail(failure)
         self._camera = Subscription(self, Image, topics.CAMERA_IMAGE.name, SENSOR_QOS, self.notes)
         self._sources: list[tuple[Subscription, topics.Topic, Callable[[int, Any], None]]] = []
         self._last_verdicts: dict[str, tuple[VerdictLevel, bool]] = {}
@@ -118,12 +141,17 @@ class RecorderNode(Node):  # type: ignore[misc]
     # -- intake ------------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        if self.failure is not None:
-            return
+        now_s = time.monotonic()
+        if self.failure is None:
+            self._take_in(now_s)
+        if now_s >= self._next_diagnostics_s:
+            self._next_diagnostics_s = now_s + DIAGNOSTICS_PERIOD_S
+            self._report()
+
+    def _take_in(self, now_s: float) -> None:
         try:
             for subscription, topic, note in self._sources:
                 self._drain(subscription, topic, note)
-            now_s = time.monotonic()
             if self._samples < self.params.sample_frames and now_s >= self._next_sample_s:
                 self._sample(now_s)
             if now_s >= self._next_cpu_s:
@@ -132,15 +160,33 @@ class RecorderNode(Node):  # type: ignore[misc]
         except TriptychError as error:
             self._fail(error)
         except OSError as error:
-            self._fail(
-                TriptychError(
-                    f"cannot be written: {error.strerror}", where=self._record.path, remedy="check free space"
-                )
-            )
+            folder = Path(self.params.folder).expanduser()
+            self._fail(TriptychError(f"cannot be written: {error.strerror}", where=folder, remedy="check free space"))
 
     def _fail(self, error: TriptychError) -> None:
+        """End the recording; the node lives on to say so."""
         self.failure = error
-        self.notes.finish()
+        self.notes(f"recording has ended: {error}", key="failure")
+        bag, self._bag = self._bag, None
+        if bag is not None:
+            bag.abort()
+        self._end_record()
+
+    def _end_record(self) -> None:
+        writer, self._record = self._record, None
+        if writer is not None:
+            with suppress(OSError):  # a full disk: the record ends without its end, and is read all the same
+                writer.add_meta({"ended_ns": time.time_ns()})
+            with suppress(OSError):
+                writer.close()
+
+    def _report(self) -> None:
+        level, message = (0, "recording") if self.failure is None else (2, f"nothing is recorded: {self.failure}")
+        self._diagnostics.publish(diagnostics([diagnostic(level, "triptych: recorder", message, self.notes.values())]))
+
+    def _add(self, entry: record.Entry) -> None:
+        if self._record is not None:
+            self._record.add(entry)
 
     def _drain(self, subscription: Subscription, topic: topics.Topic, note: Callable[[int, Any], None]) -> None:
         while True:
@@ -155,13 +201,13 @@ class RecorderNode(Node):  # type: ignore[misc]
                 note(t_ns, deserialize_message(data, subscription.msg_type))
             except InputError as error:
                 self.notes(str(error))
-                self._record.add(record.Event(t_ns, topic.name, str(error)))
+                self._add(record.Event(t_ns, topic.name, str(error)))
 
     def _on_result(self, t_ns: int, msg: Any) -> None:
-        self._record.add(record.Received(t_ns, convert.result_from_msg(msg)))
+        self._add(record.Received(t_ns, convert.result_from_msg(msg)))
 
     def _on_status(self, t_ns: int, msg: Any) -> None:
-        self._record.add(record.StatusRecord(t_ns, convert.status_from_msg(msg)))
+        self._add(record.StatusRecord(t_ns, convert.status_from_msg(msg)))
 
     def _on_state(self, t_ns: int, msg: Any) -> None:
         state = convert.state_from_msg(msg)
@@ -177,29 +223,27 @@ class RecorderNode(Node):  # type: ignore[misc]
         same = replace(entry, t_ns=0, takeover_remaining_s=0.0)
         if same != self._last_state:
             self._last_state = same
-            self._record.add(entry)
+            self._add(entry)
 
     def _on_constraint(self, t_ns: int, msg: Any) -> None:
-        self._record.add(record.ConstraintRecord(t_ns, convert.constraint_from_msg(msg)))
+        self._add(record.ConstraintRecord(t_ns, convert.constraint_from_msg(msg)))
 
     def _on_verdicts(self, t_ns: int, msg: Any) -> None:
         for v in convert.verdicts_from_msg(msg):
             if self._last_verdicts.get(v.fault_id) == (v.level, v.active):
                 continue
             self._last_verdicts[v.fault_id] = (v.level, v.active)
-            self._record.add(
-                record.VerdictRecord(t_ns, v.fault_id, v.source, v.level, v.active, v.value, v.threshold, v.text)
-            )
+            self._add(record.VerdictRecord(t_ns, v.fault_id, v.source, v.level, v.active, v.value, v.threshold, v.text))
 
     def _on_odometry(self, t_ns: int, msg: Any) -> None:
-        self._record.add(record.OdometryRecord(t_ns, convert.odometry_from_msg(msg)))
+        self._add(record.OdometryRecord(t_ns, convert.odometry_from_msg(msg)))
 
     def _on_driver(self, t_ns: int, msg: Any) -> None:
         driver = convert.driver_from_msg(msg)
         same = replace(driver, stamp_ns=0, sequence_counter=0, crc=0)
         if same != self._last_driver:
             self._last_driver = same
-            self._record.add(record.DriverRecord(t_ns, driver))
+            self._add(record.DriverRecord(t_ns, driver))
 
     def _sample(self, now_s: float) -> None:
         taken = self._camera.take()
@@ -210,12 +254,12 @@ class RecorderNode(Node):  # type: ignore[misc]
         try:
             frame = convert.frame_from_image(taken[0], 1, t_ns)
         except InputError as error:
-            self._record.add(record.Event(t_ns, topics.CAMERA_IMAGE.name, str(error)))
+            self._add(record.Event(t_ns, topics.CAMERA_IMAGE.name, str(error)))
             return
         good, jpeg = cv2.imencode(".jpg", frame.image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
         if good:
             self._samples += 1
-            self._record.add(record.SampleFrame(t_ns, frame.stamp_ns, frame.width, frame.height, jpeg.tobytes()))
+            self._add(record.SampleFrame(t_ns, frame.stamp_ns, frame.width, frame.height, jpeg.tobytes()))
 
     # -- load of the stack's processes ---------------------------------------------------------------------------------
 
@@ -228,7 +272,7 @@ class RecorderNode(Node):  # type: ignore[misc]
             except psutil.Error:
                 del self._processes[pid]
                 continue
-            self._record.add(record.CpuSample(now_ns, name, percent, rss))
+            self._add(record.CpuSample(now_ns, name, percent, rss))
 
     def _find_processes(self) -> None:
         for name, process in stack_processes():
@@ -245,12 +289,11 @@ class RecorderNode(Node):  # type: ignore[misc]
         realtime.apply("none", "all", "normal")
         self._loop.stop()
         if self.failure is None:
-            self._poll()
-        self._record.add_meta({"ended_ns": time.time_ns()})
-        self._record.close()
+            self._take_in(time.monotonic())
+        self._end_record()
         bag, self._bag = self._bag, None
         if bag is not None:
-            bag.abort() if self.failure is not None else bag.close()
+            bag.close()
         for subscription, *_ in self._sources:
             subscription.close()
         self._camera.close()

@@ -153,7 +153,8 @@ class RemoteNode(Node):  # type: ignore[misc]
         courier, waiting = self.courier, self.outbox.letters
         urgent = any(letter.urgent for letter in waiting)
         if self.outbox.disk_error:
-            level, message = 2, f"the queue is not on disk: {self.outbox.disk_error}"
+            level = 2
+            message = f"the queue is not on disk: {self.outbox.disk_error}; make room: until then a restart forgets it"
         elif courier.failures:
             level, message = (2 if urgent else 1), f"{self._notifier.name}: {courier.last_error}"
         else:

@@ -1,6 +1,7 @@
 """What every executable of ``triptych.nodes`` does around its node: start, signals, threads, end.
 
-Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 70 a defect (one line on stderr).
+Exit codes: 0 stopped or finished, 2 a user's mistake (one sentence on stderr), 70 a defect (one line on stderr). They
+hold where nothing can be written any more, too: a full disk takes no log lines, and must not take the node with them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 import cv2
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy._rclpy_pybind11 import RCLError
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -75,9 +77,11 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
     spinning: threading.Thread | None = None
     code = 0
     try:
-        rclpy.init(args=list(args) if args is not None else None, signal_handler_options=SignalHandlerOptions.NO)
+        unlogged = _init(list(sys.argv if args is None else args))
         node = create()
         node.malloc_tuned = tuned
+        if unlogged:
+            node.notes(unlogged, key="log file")
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         spinning = threading.Thread(target=_spin, args=(executor, node, closing), name="executor", daemon=True)
@@ -91,15 +95,33 @@ def run(create: Callable[[], Any], args: Sequence[str] | None = None) -> int:
         if failure is not None:
             raise failure
     except TriptychError as error:
-        print(error, file=sys.stderr)
+        _say(str(error))
         code = EXIT_USER
     except Exception as error:
         name = node.get_name() if node is not None else "node"
-        print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"{name}: {type(error).__name__}: {error}")
         code = EXIT_DEFECT
     closing.set()
     _end(node, executor, spinning)
     return code
+
+
+def _init(args: list[str]) -> str:
+    """Initialise ROS, without a log file where none can be made. Returns why there is none, empty if there is one."""
+    try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    except RCLError as error:
+        if not rclpy.ok():
+            raise
+        # The context is there, only its log is not: sentences go to the console alone.
+        return f"There is no log file: {error}; make room, or set ROS_LOG_DIR to another folder."
+    return ""
+
+
+def _say(text: str) -> None:
+    """A line on stderr, if it takes one."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _spin(executor: SingleThreadedExecutor, node: Any, closing: threading.Event) -> None:
@@ -129,14 +151,16 @@ def _end(node: Any, executor: SingleThreadedExecutor | None, spinning: threading
         try:
             step()
         except Exception as error:
-            print(f"while closing: {type(error).__name__}: {error}", file=sys.stderr)
+            _say(f"while closing: {type(error).__name__}: {error}")
 
 
 def _defect(args: threading.ExceptHookArgs) -> None:
     """A thread that died silently would leave a node that looks alive: end the process, so that it is restarted."""
-    name = args.thread.name if args.thread else "thread"
-    print(f"{name}: {args.exc_type.__name__}: {args.exc_value}", file=sys.stderr, flush=True)
-    os._exit(EXIT_DEFECT)
+    try:
+        name = args.thread.name if args.thread else "thread"
+        _say(f"{name}: {args.exc_type.__name__}: {args.exc_value}")
+    finally:  # also where there is no memory for the sentence
+        os._exit(EXIT_DEFECT)
 
 
 def main(create: Callable[[], Any]) -> None:
@@ -144,8 +168,11 @@ def main(create: Callable[[], Any]) -> None:
     code = run(create, sys.argv)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a second one while the interpreter ends would look like a crash
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(code)  # the interpreter would try again at its end, and make another code of it
     left = [t for t in threading.enumerate() if t.daemon and t.is_alive()]
     if left:
         os._exit(code)  # e.g. an engine that never returned: the interpreter must not wait for it or crash under it

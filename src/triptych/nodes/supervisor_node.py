@@ -10,8 +10,6 @@ at all is heard, a tick for each constraint to be sent is enough.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from collections import deque
@@ -36,6 +34,7 @@ from triptych.nodes.io import (
     create_publisher,
     received_monotonic_ns,
 )
+from triptych.nodes.latch import Latch
 from triptych.nodes.machine import MachineReader
 from triptych.nodes.params import NodeParams, SupervisorParams, load
 from triptych.nodes.runtime import Every, Notes, diagnostic, diagnostics, main
@@ -78,9 +77,9 @@ class SupervisorNode(Node):  # type: ignore[misc]
         config = SupervisorConfig(**{n: v for n, v in self.params.model_dump().items() if n in names})
         table = Path(self.params.fault_table) if self.params.fault_table else resource("config", "faults.yaml")
         rules = Path(self.params.policy_table) if self.params.policy_table else resource("config", "policy.yaml")
-        self._latch = Latch(self.params.latch_file)
-        self.core = SupervisorCore(config, load_faults(table), latched=self._latch.read(), policy=load_policy(rules))
         self.notes = Notes(self)
+        self._latch = Latch(self.params.latch_file, self.notes)
+        self.core = SupervisorCore(config, load_faults(table), latched=self._latch.read(), policy=load_policy(rules))
         self._period_ns = round(config.tick_period_s * 1e9)
         self._idle_ns = round((config.constraint_period_s - config.tick_period_s / 2) * 1e9)
         self._lock = threading.Lock()
@@ -141,6 +140,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self._obtained = realtime.apply(
             "supervisor", params.cpus, params.scheduling, params.lock_memory, self.malloc_tuned
         )
+        self._latch.start()
         self._loop.start()
         self._machine.start()
 
@@ -201,8 +201,10 @@ class SupervisorNode(Node):  # type: ignore[misc]
             **self._obtained.values(),
             **self.notes.values(),
         }
-        late_loop = late[-1] > 10.0
-        return diagnostic(int(late_loop), "triptych: supervisor", "loop late" if late_loop else "ok", values)
+        level, message = (1, "loop late") if late[-1] > 10.0 else (0, "ok")
+        if self._latch.fault:
+            level, message = 2, self._latch.fault
+        return diagnostic(level, "triptych: supervisor", message, values)
 
     def _on_takeover(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         with self._lock:
@@ -221,6 +223,7 @@ class SupervisorNode(Node):  # type: ignore[misc]
         self._prompt.wake()
         if self._loop.is_alive():
             self._loop.join(0.5)
+        self._latch.close()
         self._prompt.close()
         self._reader.close()
 
@@ -237,36 +240,6 @@ def until_next_ns(silence_ns: int, period_ns: int) -> int:
         return slow_ns
     # Whole periods after the result, and a little: limits are whole periods, and lateness must not add up.
     return max(CALM_NS - silence_ns, period_ns - silence_ns % period_ns) + JUST_AFTER_NS
-
-
-class Latch:
-    """Remembers across restarts of the process that a manoeuvre is not finished. An empty path remembers nothing."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path).expanduser() if path else None
-        self._last: bool | None = None
-        self._lock = threading.Lock()
-
-    def read(self) -> bool:
-        """Whether the last run ended within a manoeuvre."""
-        return self._path is not None and self._path.exists()
-
-    def write(self, latched: bool) -> None:
-        """Note the state if it changed, in a thread of its own: a slow disk must not stop the loop."""
-        if self._path is None or latched is self._last:
-            return
-        self._last = latched
-        threading.Thread(target=self._store, args=(self._path,), name="latch", daemon=True).start()
-
-    def _store(self, path: Path) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            if self._last:  # what holds now, whichever thread comes first
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fresh = path.with_suffix(".tmp")
-                fresh.write_text(f"{os.getpid()}\n")
-                fresh.replace(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

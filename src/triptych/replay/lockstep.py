@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -545,7 +546,8 @@ class _Outputs:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self._part is None:
             return
-        self._file.close()
+        with suppress(OSError):  # what it still holds goes anyway, and the first error is the one to report
+            self._file.close()
         self._part.unlink(missing_ok=True)
         if self._bag is not None:
             self._bag.abort()

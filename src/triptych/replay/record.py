@@ -22,6 +22,7 @@ import os
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -312,18 +313,24 @@ class RecordWriter:
     """Streams entries to a record file while the run goes on, so that a crash loses at most one line.
 
     Lines go to ``<path>.part`` and the file gets its name on :meth:`close`; :func:`RunRecord.load` reads either.
-    ``add_meta`` may be called any time: later values win.
+    ``add_meta`` may be called any time: later values win. A line that the disk does not take in whole (OSError) is cut
+    away again, so that what stands there stays readable.
     """
 
     def __init__(self, path: Path | str, meta: Mapping[str, Any] | None = None) -> None:
         self.path = Path(path)
         self.part = self.path.with_name(self.path.name + ".part")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: io.BufferedWriter | None = self.part.open("wb")
-        self._line({"kind": "meta", "format_version": FORMAT_VERSION, "meta": dict(meta or {})})
+        self._file: io.FileIO | None = self.part.open("wb", buffering=0)
+        self._size = 0
+        try:
+            self.add_meta(meta or {})
+        except OSError:
+            self.drop()
+            raise
 
     def add(self, entry: Entry) -> None:
-        """Write one entry and flush it to the operating system."""
+        """Write one entry and hand it to the operating system."""
         self._line({"kind": _KIND_OF[type(entry)][0], **to_plain(entry)})
 
     def add_meta(self, meta: Mapping[str, Any]) -> None:
@@ -333,8 +340,17 @@ class RecordWriter:
     def _line(self, value: Mapping[str, Any]) -> None:
         if self._file is None:
             raise ValueError("the record is closed")
-        self._file.write(canonical_json(value) + b"\n")
-        self._file.flush()
+        line = memoryview(canonical_json(value) + b"\n")
+        written = 0
+        try:
+            while written < len(line):
+                written += self._file.write(line[written:]) or 0
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._size)
+                self._file.seek(self._size)
+            raise
+        self._size += written
 
     def close(self) -> None:
         """Give the file its name. Safe to call twice."""
@@ -344,11 +360,19 @@ class RecordWriter:
         self._file = None
         os.replace(self.part, self.path)
 
+    def drop(self) -> None:
+        """Leave nothing behind. Safe to call at any time; a closed record stays."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+            self.part.unlink(missing_ok=True)
+
     def __enter__(self) -> RecordWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """On an exception nothing is left, and an older file of that name stays."""
+        self.drop() if kind is not None else self.close()
 
 
 def canonical_json(value: Any) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from triptych.replay.recording import check_range
 Storage = Literal["mcap", "sqlite3"]
 STORAGES: dict[str, StoragePlugin] = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
 METADATA_VERSION: Literal[8] = 8
+_FAILURES = (OSError, WriterError, sqlite3.Error)
 _FOREVER = QosTime(9223372036, 854775807)
 
 
@@ -92,7 +94,7 @@ class BagWriter:
                 self._part / self.folder.name, version=METADATA_VERSION, storage_plugin=STORAGES[storage]
             )
             self._writer.open()
-        except (OSError, WriterError) as error:
+        except _FAILURES as error:
             self.abort()
             raise self._failure(error) from error
 
@@ -132,7 +134,7 @@ class BagWriter:
                 )
             self._writer.write(connection, t_ns, data)
             self.counts[name] += 1
-        except (OSError, WriterError) as error:
+        except _FAILURES as error:
             raise self._failure(error) from error
 
     def write_record(self, topic: str, record: Any, t_ns: int) -> None:
@@ -162,7 +164,7 @@ class BagWriter:
             if self.folder.exists():
                 os.replace(self.folder, old)
             os.replace(self._part / self.folder.name, self.folder)
-        except (OSError, WriterError) as error:
+        except _FAILURES as error:
             self.abort()
             raise self._failure(error) from error
         shutil.rmtree(self._part, ignore_errors=True)

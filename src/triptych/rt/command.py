@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triptych.doctor.report import STYLES, Row
+from triptych.report.schema import write_text
 from triptych.rt import collector, latency
 from triptych.rt.figure import tails
 from triptych.rt.latency import EDGES_US, Measurement
@@ -141,17 +142,10 @@ def show(report: Report, console: Console) -> None:
 
 def write(report: Report, out: Path) -> None:
     """The report as JSON."""
-    _write(out, json.dumps(report.document(), indent=1, ensure_ascii=False) + "\n")
+    write_text(out, json.dumps(report.document(), indent=1, ensure_ascii=False) + "\n")
 
 
 def draw(report: Report, out: Path) -> None:
     """The measurements as a figure (SVG)."""
     host = report.provenance.get("host", {})
-    _write(out, tails(report.measurements, f"{host.get('cpu', 'this machine')}, load {report.load_average:.1f}"))
-
-
-def _write(out: Path, text: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(out)
+    write_text(out, tails(report.measurements, f"{host.get('cpu', 'this machine')}, load {report.load_average:.1f}"))

@@ -104,7 +104,9 @@ class SupervisorCore:
         self._machine = MachineState()
         self._previous = S.INITIALISING
         if latched:
-            self._machine = MachineState(S.L1_MINIMAL_RISK_MANOEUVRE, "restarted during an unfinished manoeuvre")
+            self._machine = MachineState(
+                S.L1_MINIMAL_RISK_MANOEUVRE, "restarted during a manoeuvre that is not known to be finished"
+            )
         self._demand, self._demand_reason = Reaction.LOG, ""
         self._active: tuple[str, ...] = ()
         self._lost: frozenset[str] = frozenset()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from triptych.report.schema import write_text
 from triptych.supervisor import FaultRow, SupervisorCore, load_faults
 from triptych.verification.properties import PROPERTIES
 from triptych.verification.search import Alone, Finding, Model, Outcome, Pair, search
@@ -178,8 +178,5 @@ def run(table: Path, out: Path | None, console: Console, provenance: dict[str, A
     held = not findings
     console.print("[bold green]Every property held.[/]" if held else "[bold red]A property is broken.[/]")
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-        beside.write_text(json.dumps(document(results, provenance), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        beside.replace(out)
+        write_text(out, json.dumps(document(results, provenance), indent=1, ensure_ascii=False) + "\n")
     return held
