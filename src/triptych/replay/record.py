@@ -39,6 +39,7 @@ from triptych.contract import (
     TierStatus,
     VerdictLevel,
 )
+from triptych.documents import parse_json
 
 FORMAT_VERSION = 2
 """Raised whenever a recorded message gets another content, since its CRC would no longer fit when read."""
@@ -243,7 +244,7 @@ class RunRecord:
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
+                value = parse_json(line)
                 kind = value.pop("kind")
                 if index == 0:
                     _check_head(kind, value, source)
