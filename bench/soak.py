@@ -69,10 +69,10 @@ def tabulate(result: dict[str, Any]) -> None:
     """What was measured, then the limits."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     if result["mode"] == "real":
-        table = Table("process", "RSS MiB", "KiB/min", "95 %", "private KiB/min", "CPU %", "files", "threads")
+        table = Table("process", "RSS MiB", "RSS KiB/min", "private KiB/min", "95 %", "CPU %", "files", "threads")
         for name, row in result["processes"].items():
             rss, own = row["rss_kib_per_min"], row["private_kib_per_min"]
-            interval = f"{rss['low']} … {rss['high']}"
+            interval = f"{own['low']} … {own['high']}"
             total = f"{row['rss_kib_last'] / 1024:.1f}" if row["rss_kib_last"] else "?"
             cells = (
                 total,

@@ -138,14 +138,16 @@ def from_message(package: str, name: str, reader: str) -> Callable[[bytes], None
     return run
 
 
-def camera_message(data: bytes) -> None:
+def camera_message(raw: bytes) -> None:
     """A raw picture with any header."""
-    fields = Fields(data)
+    fields = Fields(raw)
     names = [*ENCODINGS, fields.text(12)]
     encoding = names[fields.number(8) % len(names)]
-    # Most sizes small, or no picture would ever fit its bytes.
     width, height, step = (fields.number(32) if fields.number(8) == 255 else fields.number(8) % 40 for _ in range(3))
-    picture = decode_image(fields.rest(), height=height, width=width, encoding=encoding, step=step, where="topic")
+    # Most sizes small and most data of the right size, or no picture would ever come of it.
+    fits = fields.number(8) != 255 and step * height < 1 << 16
+    data = fields.take(step * height) if fits else fields.rest()
+    picture = decode_image(data, height=height, width=width, encoding=encoding, step=step, where="topic")
     assert picture.shape == (height, width, 3) and picture.dtype == np.uint8
 
 
