@@ -74,16 +74,8 @@ def tabulate(result: dict[str, Any]) -> None:
             rss, own = row["rss_kib_per_min"], row["private_kib_per_min"]
             interval = f"{own['low']} … {own['high']}"
             total = f"{row['rss_kib_last'] / 1024:.1f}" if row["rss_kib_last"] else "?"
-            cells = (
-                total,
-                rss["value"],
-                interval,
-                own["value"],
-                row["cpu_percent"],
-                row["fds_grown"],
-                row["threads_grown"],
-            )
-            table.add_row(name, *map(str, cells))
+            grown = (row["fds_grown"], row["threads_grown"])
+            table.add_row(name, *map(str, (total, rss["value"], own["value"], interval, row["cpu_percent"], *grown)))
         console.print(table)
         table = Table("tier", "results", "p50 ms", "p99 ms", "p99 first third", "p99 last third", "drift")
         for name, row in result["latency"].items():

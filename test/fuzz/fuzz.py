@@ -8,18 +8,19 @@ code is 1. An input that takes longer than 10 s or more than 2 GiB is a finding 
 from __future__ import annotations
 
 import argparse
-import atexit
 import hashlib
 import os
+import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src"))
 TIMEOUT_S, MEMORY_MIB, MAX_BYTES = 10, 2048, 16384
+ALONE = "TRIPTYCH_FUZZ_ALONE"
+"""Set for the process of one target: the fuzzer ends the process it runs in."""
 INSTRUMENTED = ["triptych", "rosbags", "mcap", "yaml"]
 
 
@@ -39,9 +40,6 @@ def fuzz(atheris: Any, targets: Any, name: str, seconds: int, work: Path) -> Non
         "artifact_prefix": f"{work.parent / 'findings'}{os.sep}{name}-",
         "print_final_stats": 1,
     }
-
-    # Libraries' threads do not survive a fork, and their destructors would end in a crash that is none of the target's.
-    atexit.register(os._exit, 0)
 
     def one(data: bytes) -> None:
         targets.try_one(name, data)
@@ -82,15 +80,14 @@ def main() -> int:
         sys.exit(f"Name targets: {' '.join(targets.TARGETS)}")
     findings = arguments.work / "findings"
     findings.mkdir(parents=True, exist_ok=True)
-    targets.scratch()  # one for all, removed by this process
+    if len(names) == 1 and os.environ.get(ALONE):
+        fuzz(atheris, targets, names[0], arguments.seconds, arguments.work / names[0])
     failed = []
     for name in names:
-        print(f"== {name} {time.strftime('%H:%M:%S')}", flush=True)
-        child = os.fork()  # what was instrumented once serves all
-        if child == 0:
-            fuzz(atheris, targets, name, arguments.seconds, arguments.work / name)
-        os.waitpid(child, 0)  # a finding is a file, however the process ended
-        if collect(findings, name):
+        print(f"== {name}", flush=True)
+        options = ["--seconds", str(arguments.seconds), "--work", str(arguments.work)]
+        code = subprocess.call([sys.executable, __file__, name, *options], env={**os.environ, ALONE: "1"})
+        if collect(findings, name) or code:
             failed.append(name)
     print(f"== findings in: {' '.join(failed) or 'none'}")
     return 1 if failed else 0
