@@ -177,17 +177,18 @@ class Listener:
         self._sources: list[tuple[Subscription, list[tuple[int, Any]], Callable[[Any], Any]]] = []
         for tier in Tier:
             kind = Detections if tier is Tier.DETECTOR else SceneAdvice
-            self._add(kind, topics.RESULTS[tier].name, DATA_QOS, convert.result_from_msg)
-            self._add(TierStatus, topics.STATUSES[tier].name, DATA_QOS, convert.status_from_msg)
-        self._add(DegradationState, topics.STATE.name, LATCHED_QOS, convert.state_from_msg)
-        self._add(MotionConstraint, topics.CONSTRAINT.name, DATA_QOS, convert.constraint_from_msg)
-        self._add(DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, _diagnostics)
+            self.listen(kind, topics.RESULTS[tier].name, DATA_QOS, convert.result_from_msg)
+            self.listen(TierStatus, topics.STATUSES[tier].name, DATA_QOS, convert.status_from_msg)
+        self.listen(DegradationState, topics.STATE.name, LATCHED_QOS, convert.state_from_msg)
+        self.listen(MotionConstraint, topics.CONSTRAINT.name, DATA_QOS, convert.constraint_from_msg)
+        self.listen(DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, _diagnostics)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         with _listening():
             self._thread.start()
 
-    def _add(self, kind: Any, topic: str, qos: Any, build: Callable[[Any], Any]) -> None:
+    def listen(self, kind: Any, topic: str, qos: Any, build: Callable[[Any], Any]) -> None:
+        """Keep what comes on one more topic; ``build`` makes the record of a message."""
         store = self.seen[topic] = []
         self._sources.append((Subscription(self._node, kind, topic, qos), store, build))
 
@@ -200,6 +201,14 @@ class Listener:
     def since(self, topic: topics.Topic, t_ns: int = 0) -> list[tuple[int, Any]]:
         """What came on a topic from a time on."""
         return [(t, r) for t, r in list(self.seen[topic.name]) if t >= t_ns]
+
+    def drain(self, topic: topics.Topic) -> list[tuple[int, Any]]:
+        """What came on a topic since the last call; it is forgotten here."""
+        store = self.seen[topic.name]
+        count = len(store)  # what is appended meanwhile stays for the next call
+        taken = store[:count]
+        del store[:count]
+        return taken
 
     def last(self, topic: topics.Topic) -> Any:
         """The newest record, None before the first."""

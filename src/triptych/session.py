@@ -6,7 +6,6 @@ The route of ``triptych demo``, ``run`` and ``replay``; under a ROS 2 installati
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -23,6 +22,7 @@ from rich.console import Console
 
 from triptych import dds, resources
 from triptych.contract import ConfigError, DegradationState, Tier, TriptychError
+from triptych.documents import parse_json, parse_yaml
 from triptych.live import LiveModel, LiveView
 from triptych.nodes.params import TierParams
 from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
@@ -125,7 +125,7 @@ def input_settings(params: Path) -> dict[Tier, InputConfig]:
 
 def _parameters(params: Path, node: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(params.read_text()) or {}
+        content = parse_yaml(params.read_bytes()) or {}
         sections = [s["ros__parameters"] for name, s in content.items() if name.split("/")[-1] in (node, "**")]
         return {k: v for section in sections for k, v in section.items()}
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
@@ -297,7 +297,10 @@ class Tail:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.strip():
-                entry = entry_of(json.loads(line))
+                try:
+                    entry = entry_of(parse_json(line))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    continue  # for people, now; who reads the whole record says what is wrong with it
                 if entry is not None:
                     yield entry
 

@@ -10,6 +10,7 @@ import yaml
 
 from triptych import resources
 from triptych.contract import ConfigError, Tier, TriptychError
+from triptych.documents import parse_yaml
 from triptych.nodes import topics
 from triptych.nodes.process import NodeSpec
 
@@ -52,7 +53,7 @@ def remote_target(params: Path) -> str:
         ConfigError: no YAML file.
     """
     try:
-        nodes = yaml.safe_load(params.read_text(encoding="utf-8"))
+        nodes = parse_yaml(params.read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot be read: {str(error).splitlines()[0]}", where=params) from None
     target = ""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import zlib
+
 import cv2
 import numpy as np
 import pytest
 
 from triptych.contract import InputError
+from triptych.contract.frame import MAX_SIDE_PX
 from triptych.replay.images import ENCODINGS, decode_compressed, decode_image
 
 HEIGHT, WIDTH = 16, 24
@@ -124,3 +129,28 @@ def test_grey_jpeg_becomes_bgr() -> None:
 def test_bad_compressed_pictures_end_in_one_sentence(data: bytes) -> None:
     with pytest.raises(InputError, match="; send it as jpeg or png"):
         decode_compressed(data, encoding="jpeg", where="bag /camera/compressed")
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A black PNG of any size; a few bytes for what would be gigabytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compressobj(9)
+    body = b"".join(rows.compress(bytes(3 * width + 1)) for _ in range(height)) + rows.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(8193, 2), (2, 8193)])
+def test_a_picture_with_too_long_a_side_is_refused_before_there_is_room_made_for_it(width: int, height: int) -> None:
+    with pytest.raises(cv2.error, match=r"CV_IO_MAX_IMAGE_(WIDTH|HEIGHT)"):
+        cv2.imdecode(np.frombuffer(png_of(width, height), np.uint8), cv2.IMREAD_COLOR)
+    with pytest.raises(InputError, match="has a side above 8192"):
+        decode_compressed(png_of(width, height))
+    assert decode_compressed(png_of(min(width, 8192), min(height, 8192))).shape[2] == 3
+
+
+def test_the_library_and_the_contract_have_one_greatest_side() -> None:
+    assert {os.environ[f"OPENCV_IO_MAX_IMAGE_{side}"] for side in ("WIDTH", "HEIGHT")} == {str(MAX_SIDE_PX)}

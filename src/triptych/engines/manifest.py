@@ -27,6 +27,7 @@ from pydantic import (
 
 from triptych.contract import DetectionClass, EngineError, Light, Road, SceneAdvice, Weather
 from triptych.contract.result import MAX_DETECTIONS, MAX_LABEL
+from triptych.documents import parse_yaml
 
 ENGINE_DIR_VARIABLE = "TRIPTYCH_ENGINE_DIR"
 """Folder to look for engine files in when they do not lie beside their manifest."""
@@ -360,7 +361,7 @@ def load_manifest(path: Path | str) -> Manifest:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise EngineError(f"cannot read the manifest: {reason}", where=path) from None
     try:
-        data = yaml.safe_load(text)
+        data = parse_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""

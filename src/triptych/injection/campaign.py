@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError, DegradationState
+from triptych.documents import parse_yaml
 from triptych.injection.faults import KINDS, BitFlipParameters, Expected, Parameters, width_of
 from triptych.injection.hops import MESSAGES
 from triptych.scenario import DriverAction, DriverEvent, ScenarioConfig, random_config
@@ -96,7 +97,7 @@ def load_campaign(path: Path) -> Campaign:
         ConfigError: missing, not YAML, an unknown fault, parameter, hop or field, a bit beyond a field, a name twice.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=path, remedy="name a campaign file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

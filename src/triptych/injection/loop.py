@@ -137,6 +137,8 @@ class ClosedLoop:
         fault: what is broken on the way.
         modelled_ms: time of one inference, by tier.
         record: filled with what supervisor and vehicle hear; its constraints are the commands as the vehicle has them.
+        begin_ns: monotonic time at the beginning, e.g. shortly before a counter of milliseconds wraps; stamps begin
+            where they always do.
     """
 
     def __init__(
@@ -148,13 +150,16 @@ class ClosedLoop:
         fault: Fault,
         modelled_ms: Mapping[Tier, float],
         record: rec.RunRecord | None = None,
+        begin_ns: int = 0,
     ) -> None:
         self.record = record
         self._said = None if record is None else rec.Said(record)
+        self.begin_ns = begin_ns
         self.scenario = Scenario(drive)
         self.config, self.table, self.fault = config, tuple(table), fault
         self.log = Log()
-        self.clock = VirtualClock(START_STAMP_NS)
+        self.clock = VirtualClock(START_STAMP_NS - begin_ns)
+        self.clock.advance_to(begin_ns)
         self.supervisor = SupervisorCore(config, self.table)
         self.lanes = {
             tier: _Lane(
@@ -172,7 +177,7 @@ class ClosedLoop:
         self._events = Events()
         self._frames = self._drivers = self._commands = 0
         self._told: tuple[object, ...] = ()
-        self._told_ns = -REPEAT_NS
+        self._told_ns = begin_ns - REPEAT_NS
         self._heard: tuple[object, ...] = ()
         self._safe: bool | None = None
         self._schedule(round(NS / drive.fps))
@@ -182,16 +187,16 @@ class ClosedLoop:
     def _at(self, at_ns: int, action: Callable[[], None], rank: int = ARRIVAL) -> None:
         self._events.at(at_ns, rank, action)
 
-    def _every(self, period_ns: int, action: Callable[[], None], first_ns: int = 0) -> None:
+    def _every(self, period_ns: int, action: Callable[[], None]) -> None:
         def run() -> None:
             action()
             self._at(self.now_ns + period_ns, run, PERIODIC)
 
-        self._at(first_ns, run, PERIODIC)
+        self._at(self.begin_ns, run, PERIODIC)
 
     def _schedule(self, frame_ns: int) -> None:
         for lane in self.lanes.values():
-            lane.core.start(0, self.stamp_ns)
+            lane.core.start(self.begin_ns, self.stamp_ns)
             self._every(STATUS_PERIOD_NS, partial(self._status, lane))
         for at_ns, process, what in self.fault.changes():
             self._at(at_ns, partial(self._change, process, what))
@@ -213,8 +218,8 @@ class ClosedLoop:
         return self.clock.stamp_ns() + self.fault.offset_ns(self.now_ns)
 
     def run(self, until_s: float) -> None:
-        """Go on until a time."""
-        end_ns = round(until_s * NS)
+        """Go on until a time after the beginning."""
+        end_ns = self.begin_ns + round(until_s * NS)
         while True:
             due_ns = min([self._events.next_ns, *self._deadlines()])
             if due_ns > end_ns:

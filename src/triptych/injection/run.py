@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.contract import ConfigError, Tier
+from triptych.documents import parse_json
 from triptych.engines.load import load_engine
 from triptych.engines.locate import locate
 from triptych.engines.protocol import Engine
@@ -98,7 +99,7 @@ def run_campaign(
         for n in range(len(campaign.faults))
     ]
     path = out / TRIALS_FILE
-    found = {(t.id, t.seed): t for t in _known(path, mark)}
+    found = {(t.id, t.seed): t for t in known_trials(path, mark)}
     left = [(n, s) for n, s in wanted if (campaign.faults[n].id, s) not in found]
     progress(len(wanted) - len(left), len(wanted), None)
     try:
@@ -118,13 +119,13 @@ def run_campaign(
     return [found[campaign.faults[n].id, s] for n, s in wanted]
 
 
-def _known(path: Path, mark: str) -> Iterator[Trial]:
+def known_trials(path: Path, mark: str) -> Iterator[Trial]:
     """Trials that are there already; a line that was cut off is none."""
     if not path.is_file():
         return
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().splitlines():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             if line.get("digest") == mark:
                 yield trial_of(line)
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -7,7 +7,6 @@ tokeniser.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from triptych.contract import Advice, EngineError, Hazard, InputError, Light, Road, Weather
 from triptych.contract.result import COUNTED, MAX_QUESTION, MOST_COUNTED
+from triptych.documents import parse_json
 from triptych.language.config import Sentence, VocabularyFile
 
 PAD, BOS, ANSWER, EOS, UNKNOWN = "<pad>", "<bos>", "<answer>", "<eos>", "<unk>"
@@ -113,7 +113,7 @@ class Vocabulary:
             EngineError: unreadable, not JSON, or not a vocabulary.
         """
         try:
-            content = VocabularyFile.model_validate(json.loads(path.read_text(encoding="utf-8")))
+            content = VocabularyFile.model_validate(parse_json(path.read_bytes()))
         except OSError as error:
             raise EngineError(
                 f"cannot be read ({error.strerror})", where=path, remedy="restore the file beside the manifest"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from triptych.contract import ConfigError
+from triptych.documents import parse_json
 
 
 def line(entry: Any) -> bytes:
@@ -33,7 +34,7 @@ def parse(data: bytes) -> tuple[list[Any], int]:
         try:
             if int(crc, 16) != zlib.crc32(text):
                 raise ValueError
-            entries.append(json.loads(text))
+            entries.append(parse_json(text))
         except ValueError:
             damaged += 1
     return entries, damaged

@@ -44,7 +44,10 @@ class Outbox:
         self.last_event: Event | None = None
         self.disk_error, self.dropped = "", 0
         for entry in self._journal.read():
-            self._replay(entry)
+            try:
+                self._replay(entry)
+            except (KeyError, TypeError, ValueError, AttributeError):  # whole, but of another version
+                self._journal.damaged += 1
         self._rewrite()
 
     def _replay(self, entry: dict[str, Any]) -> None:

@@ -117,9 +117,8 @@ def decode_compressed(data: bytes | Image, *, encoding: str = "", where: object 
     except cv2.error:
         image = None
     if image is None:
-        raise InputError(
-            "is not a picture that can be read", where=where, field="format", value=encoding, remedy=remedy
-        )
+        problem = f"is not a picture that can be read, or has a side above {MAX_SIDE_PX} pixels"
+        raise InputError(problem, where=where, field="format", value=encoding, remedy=remedy)
     if max(image.shape[:2]) > MAX_SIDE_PX:
         raise InputError(f"sides must be 1..{MAX_SIDE_PX} pixels", where=where, field="data", value=image.shape)
     picture: Image = np.ascontiguousarray(image, dtype=np.uint8)

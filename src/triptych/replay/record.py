@@ -42,6 +42,7 @@ from triptych.contract import (
 )
 from triptych.contract.supervision import StateRecord as PublishedState
 from triptych.contract.supervision import Verdict
+from triptych.documents import parse_json
 
 FORMAT_VERSION = 2
 """Raised whenever a recorded message gets another content, since its CRC would no longer fit when read."""
@@ -246,7 +247,7 @@ class RunRecord:
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
+                value = parse_json(line)
                 kind = value.pop("kind")
                 if index == 0:
                     _check_head(kind, value, source)

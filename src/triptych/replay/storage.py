@@ -22,6 +22,7 @@ import yaml
 import zstandard
 
 from triptych.contract import InputError, TriptychError
+from triptych.documents import parse_yaml
 
 SALVAGE_HINT = "record it again, or add --salvage to use what is there"
 READABLE_SERIALIZATIONS = ("cdr", "ros1")
@@ -171,7 +172,7 @@ def read_metadata(path: Path) -> Metadata:
     remedy = "restore the file, run 'ros2 bag reindex', or add --salvage to read without it"
     try:
         with reading(path, remedy):
-            document = yaml.safe_load(path.read_bytes())
+            document = parse_yaml(path.read_bytes())
     except InputError as error:
         if isinstance(error.__cause__, (yaml.YAMLError, UnicodeError)):
             raise InputError("is not valid YAML", where=path, remedy=remedy) from None

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import InputError
+from triptych.documents import parse_json
 
 SCHEMA_VERSION = "1.0"
 
@@ -304,7 +305,7 @@ class ResultJson(Record):
         """
         source = Path(path)
         try:
-            data = json.loads(source.read_text())
+            data = parse_json(source.read_bytes())
             version = data["schema_version"]
             if str(version).split(".")[0] != SCHEMA_VERSION.split(".")[0]:
                 raise InputError(

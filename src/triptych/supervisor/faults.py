@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from math import isnan
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal
 
 import yaml
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from triptych.contract import ConfigError
 from triptych.contract.supervision import MAX_VERDICTS, Verdict
 from triptych.contract.terms import VerdictLevel
+from triptych.documents import parse_yaml
 from triptych.supervisor.config import config_error
 from triptych.supervisor.monitors import METRICS
 
@@ -67,7 +70,7 @@ def load_faults(path: Path) -> tuple[FaultRow, ...]:
             or a table that would not notice the loss of tier 1.
     """
     try:
-        document = yaml.safe_load(path.read_bytes())  # YAML decides on the encoding, not the locale
+        document = parse_yaml(path.read_bytes())  # YAML decides on the encoding, not the locale
     except OSError as error:
         raise ConfigError(f"cannot be read: {error}", where=path, remedy="give the path of a fault table") from None
     except yaml.YAMLError as error:
@@ -117,6 +120,9 @@ def _row(number: int, raw: Any, where: object) -> FaultRow:
     if row.metric not in known:
         remedy = f"use one of {', '.join(sorted(known))}"
         raise ConfigError("unknown metric", where=place, field="metric", value=row.metric, remedy=remedy)
+    wide = [spec for _, _, spec, _ in _fields(row.sentence) if spec and re.search(r"\d{4}|\{", spec)]
+    if wide:
+        raise ConfigError("is too wide a field", where=place, field="sentence", value=wide[0], remedy="format simply")
     try:
         row.text(0.0)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
@@ -124,6 +130,14 @@ def _row(number: int, raw: Any, where: object) -> FaultRow:
         remedy = "use {value} and {threshold} only"
         raise ConfigError(problem, where=place, field="sentence", value=row.sentence, remedy=remedy) from None
     return row
+
+
+def _fields(sentence: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    """Its format fields; none where it cannot be taken apart, which formatting it says."""
+    try:
+        return list(Formatter().parse(sentence))
+    except ValueError:
+        return []
 
 
 class FaultLife:

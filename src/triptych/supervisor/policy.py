@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
 from triptych.contract.terms import Tier
+from triptych.documents import parse_yaml
 
 
 class Function(Enum):
@@ -151,7 +152,7 @@ def load_policy(path: Path) -> Policy:
         ConfigError: unreadable file, malformed YAML or row, or a table that is not whole and legal (:class:`Policy`).
     """
     try:
-        document = yaml.safe_load(path.read_bytes())
+        document = parse_yaml(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot be read: {error}", where=path, remedy="give the path of a policy table") from None
     except yaml.YAMLError as error:
