@@ -184,7 +184,7 @@ def loop_of(engines: dict[Tier, Any], config: ScenarioConfig, begin_ns: int = 0)
     nothing = Nothing(Parameters(), begin_ns, np.random.default_rng(config.seed))
     modelled = {tier: modelled_ms(tier, engine, {}) for tier, engine in engines.items()}
     table = load_faults(resource("config", "faults.yaml"))
-    return SoakLoop(config, engines, table, supervisor_config({}), nothing, modelled, begin_ns)
+    return SoakLoop(config, engines, table, supervisor_config({}), nothing, modelled, begin_ns=begin_ns)
 
 
 def record(config: ScenarioConfig, drive_s: float, show: Callable[[str, float], None]) -> dict[Tier, Recorded]:
