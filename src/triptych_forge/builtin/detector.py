@@ -146,7 +146,7 @@ class Context:
         return detector.trained(self.work / "student.safetensors", "student")[0]
 
     def pruned(self) -> DetectorNet:
-        """As pruned and tuned with its teacher."""
+        """As pruned and tuned."""
         net = load_pruned(self.folder("prune") / "pruned.safetensors", detector.network("student"))[0]
         assert isinstance(net, DetectorNet)
         return net.eval()
@@ -230,7 +230,7 @@ def true_loss(recipe: Recipe) -> Callable[[nn.Module, Any], Tensor]:
 
 
 def prune_step(context: Context, folder: Path) -> Section:
-    """Take channels out of the student, then train on: from the labels alone, and with the teacher."""
+    """Take channels out of the student, then train on, from the labels alone and with the teacher; take the better."""
     log, student, teacher, build = context.log(folder), context.student(), context.teacher(), context.build
     chosen = [detector.make_batch(context.pool, build.tune, 10**6 + n) for n in range(FISHER_BATCHES)]
     fisher = sensitivity(student, chosen, true_loss(build.student))
@@ -242,7 +242,7 @@ def prune_step(context: Context, folder: Path) -> Section:
     judged["pruned, not tuned"] = judge(_exported(result.model, folder / "untuned.onnx"), context.pictures)
     nets: dict[str, DetectorNet] = {}
     for name, recipe, master in (
-        ("labels alone", replace(build.tune, alpha=1.0), None),
+        ("on labels alone", replace(build.tune, alpha=1.0), None),
         ("with distillation", build.tune, teacher),
     ):
         seed_everything(recipe.seed, torch.get_num_threads())
@@ -251,16 +251,18 @@ def prune_step(context: Context, folder: Path) -> Section:
         slug = name.replace(" ", "-")
         nets[name] = detector.train(net, context.pool, recipe, folder / f"{slug}.safetensors", master)
         judged[f"pruned, tuned, {name}"] = judge(_exported(nets[name], folder / f"{slug}.onnx"), context.pictures)
-    save_pruned(folder / "pruned.safetensors", nets["with distillation"])
-    shutil.copy(folder / "with-distillation.onnx", folder / "detector.onnx")
     means = {name: j.ap["mean"] for name, j in judged.items()}
-    log.add("prune.taken", "with distillation", map50=means)
+    taken = max(nets, key=lambda name: means[f"pruned, tuned, {name}"])
+    save_pruned(folder / "pruned.safetensors", nets[taken])
+    shutil.copy(folder / f"{taken.replace(' ', '-')}.onnx", folder / "detector.onnx")
+    log.add("prune.taken", taken, map50=means)
     lost = {n: means["whole student"] - means[f"pruned, tuned, {n}"] for n in nets}
     exact, tables = pruning(result)
     return Section(
         key="",
         title="",
-        text=f"{result.removed_share:.0%} of the prunable channels went, the least sensitive first.",
+        text=f"{result.removed_share:.0%} of the prunable channels went, the least sensitive first. "
+        f"What goes on was tuned {taken}.",
         checks=[
             exact,
             Check(
@@ -268,8 +270,8 @@ def prune_step(context: Context, folder: Path) -> Section:
                 held=lost["with distillation"] <= build.max_loss,
             ),
             Check(
-                text=f"Without it more: {100 * lost['labels alone']:.1f} points.",
-                held=lost["labels alone"] > lost["with distillation"],
+                text=f"Without it more: {100 * lost['on labels alone']:.1f} points.",
+                held=lost["on labels alone"] > lost["with distillation"],
             ),
         ],
         tables=[
