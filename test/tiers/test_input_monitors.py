@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from triptych.contract import Light, Weather
 from triptych.contract.result import WARNINGS
 from triptych.tiers.monitors import MONITORS, InputConfig, InputMonitor, InputWatch, Picture, look
+from triptych.tiers.monitors.alternation import LEAST_UNLIKE, Alternation
 from triptych.tiers.monitors.colour import cast
 from triptych.tiers.monitors.drift import FEATURES, Drift
 from triptych.tiers.monitors.occlusion import STRIPS, Occlusion
@@ -55,7 +56,7 @@ def changed(code: str, level: float, config: InputConfig) -> list[Picture]:
     return [replace(SOUND, **{name: level})]
 
 
-NUMERIC = [row for row in MONITORS if row.limit and row.code != "covered_picture"]
+NUMERIC = [row for row in MONITORS if row.limit and row.code not in ("covered_picture", "alternating_pictures")]
 
 
 @pytest.mark.parametrize("row", NUMERIC, ids=lambda row: row.code)
@@ -145,6 +146,57 @@ def test_a_code_ends_with_the_first_sound_picture() -> None:
     black = np.zeros((180, 320, 3), np.uint8)
     assert "dark_picture" in [watch.look(black) for _ in range(3)][-1]
     assert watch.look(drive(Weather.CLEAR, Light.DAY)[0]) == ()
+
+
+# -- alternation -------------------------------------------------------------------------------------------------------
+
+
+def turned(angle: float) -> Picture:
+    """Blocks at an angle to those of angle 0: their correlation is its cosine."""
+    levels = 100.0 + 50.0 * np.array([[np.cos(angle), -np.cos(angle), np.sin(angle), -np.sin(angle)]])
+    return replace(SOUND, blocks=levels.astype(np.float32))
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.99, False), (1.0 - 1e-5, False), (1.01, True)])
+def test_pictures_may_alternate_as_far_as_the_limit(share: float, said: bool) -> None:
+    level, unlike = InputConfig().input_alternation * share, 0.5
+    monitor = InputMonitor("alternating_pictures", Alternation(), InputConfig().input_alternation, 1)
+    pictures = [turned(np.arccos(1.0 - unlike * (1.0 - level))), turned(-np.arccos(1.0 - unlike)), turned(0.0)]
+    codes = [monitor.observe(picture) for picture in pictures]
+    assert codes == ["", "", "alternating_pictures" if said else ""]
+
+
+def test_what_hardly_changes_does_not_alternate() -> None:
+    """A camera that shakes: up to the least difference, and beyond it."""
+    for unlike, level in ((0.99 * LEAST_UNLIKE, 0.0), (1.01 * LEAST_UNLIKE, 1.0)):
+        alternation, angle = Alternation(), float(np.arccos(1.0 - unlike))
+        assert [alternation(turned(angle * (k % 2))) for k in range(4)][2:] == pytest.approx([level] * 2, abs=1e-6)
+
+
+def test_pictures_of_other_sizes_and_blank_ones_are_not_compared() -> None:
+    blank = replace(SOUND, blocks=np.full((1, 4), 9.0, np.float32))
+    wide = replace(SOUND, blocks=np.arange(8, dtype=np.float32).reshape(1, 8))
+    tiny = replace(SOUND, blocks=np.zeros((0, 0), np.float32))
+    for odd in (blank, wide, tiny):
+        alternation = Alternation()
+        assert [alternation(p) for p in (turned(0), turned(2), odd, turned(0), turned(2))] == [0.0] * 5
+
+
+@pytest.mark.parametrize("weather", WEATHERS, ids=lambda w: w.name)
+@pytest.mark.parametrize("light", LIGHTS, ids=lambda light: light.name)
+def test_two_cameras_on_one_topic_are_named(weather: Weather, light: Light) -> None:
+    pictures = drive(weather, light)
+    mixed = [image[:, ::-1] if k % 2 else image for k, image in enumerate(pictures)]
+    assert "alternating_pictures" in codes_of([np.ascontiguousarray(image) for image in mixed], SHORT)
+
+
+@pytest.mark.parametrize("light", LIGHTS, ids=lambda light: light.name)
+def test_neither_flicker_nor_shaking_is_a_second_camera(light: Light) -> None:
+    pictures = drive(Weather.CLEAR, light)
+    flicker = [gained(image, 0.7 if k % 2 else 1.2) for k, image in enumerate(pictures)]
+    shaking = [np.roll(image, 2 * (k % 2), axis=0) for k, image in enumerate(pictures)]
+    for sequence in (flicker, shaking):
+        assert "alternating_pictures" not in codes_of(sequence, SHORT)
 
 
 # -- sound pictures ----------------------------------------------------------------------------------------------------
@@ -352,7 +404,8 @@ def test_limits_out_of_their_range_are_refused(bad: dict[str, object]) -> None:
 
 
 def test_the_anomalies_cover_every_monitor_of_a_single_picture() -> None:
-    assert {code for _, _, code in ANOMALIES.values()} == {row.code for row in MONITORS} - {"input_drift"}
+    several = {"input_drift", "alternating_pictures"}
+    assert {code for _, _, code in ANOMALIES.values()} == {row.code for row in MONITORS} - several
     image = drive(Weather.CLEAR, Light.DAY)[0]
     assert not np.array_equal(covered(image, 0.3), image)
     assert gained(image, 1.0).tobytes() == image.tobytes()

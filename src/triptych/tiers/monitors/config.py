@@ -38,6 +38,12 @@ class InputConfig(BaseModel):
         0.05, ge=0.05, le=0.5, description="Share of rows that may be constant or repeated."
     )
     input_noise: float = Field(9.0191, ge=4.0, le=60.0, description="Standard deviation of the noise in grey levels.")
+    input_alternation: float = Field(
+        0.4,
+        ge=0.4,
+        le=0.9,
+        description="Share of what is new in a picture that the one before the last may have had: two cameras in turn.",
+    )
     input_colour_cast: float = Field(
         0.35, ge=0.35, le=1.5, description="Deviation of a colour channel's mean, as a share of all three's. A warning."
     )

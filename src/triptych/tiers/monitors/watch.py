@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from triptych.tiers.monitors import blur, colour, exposure, noise, rows
+from triptych.tiers.monitors.alternation import Alternation
 from triptych.tiers.monitors.config import InputConfig
 from triptych.tiers.monitors.drift import Drift
 from triptych.tiers.monitors.occlusion import Occlusion
@@ -33,6 +34,7 @@ MONITORS: tuple[MonitorRow, ...] = (
     MonitorRow("missing_rows", "input_missing_rows", lambda _: rows.missing),
     MonitorRow("noisy_picture", "input_noise", lambda _: noise.noise),
     MonitorRow("wrong_size", "", lambda c: Size(c.camera_width_px, c.camera_height_px)),
+    MonitorRow("alternating_pictures", "input_alternation", lambda _: Alternation()),
     MonitorRow("colour_cast", "input_colour_cast", lambda _: colour.cast),
     MonitorRow(
         "input_drift",
