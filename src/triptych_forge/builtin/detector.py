@@ -292,6 +292,9 @@ def calibration(context: Context) -> list[Feeds]:
     return feeds
 
 
+RANGE_COLUMNS = ["parent", "method", "relative L2 on unseen pictures", "mAP50 simulated"]
+
+
 def quantise_step(context: Context, folder: Path) -> Section:
     """Integers for the student, whole and pruned; what is slower than its parent, or loses too much, is not taken."""
     log, build = context.log(folder), context.build
@@ -303,8 +306,11 @@ def quantise_step(context: Context, folder: Path) -> Section:
     methods_rows = []
     for name in ("student", "pruned"):
         prepared = prepare(contest.graphs[name], folder / name / "prepared.onnx")
-        methods = compare_methods(prepared, feeds, held_out, folder / name, PtqOptions(op_types=CONVOLUTIONAL), log=log)
-        methods_rows += [[name, m.method, m.error] for m in methods]
+        methods = compare_methods(
+            prepared, feeds, held_out, folder / name, PtqOptions(op_types=CONVOLUTIONAL), log=log,
+            metric=lambda path: judge(path, context.pictures).ap["mean"],
+        )  # fmt: skip
+        methods_rows += [[name, m.method, m.error, m.metric] for m in methods]
         path = folder / name / "int8.onnx"
         quantise_model(prepared, path, feeds, PtqOptions(op_types=CONVOLUTIONAL, method=methods[0].method), log=log)
         contest.enter(f"{name}, int8", path, name)
@@ -337,7 +343,7 @@ def quantise_step(context: Context, folder: Path) -> Section:
                 rows=contest.rows,
                 note="Times are medians of the graph alone on one thread, taken in turns.",
             ),
-            Table(title="Ranges", columns=["parent", "method", "relative L2 on unseen pictures"], rows=methods_rows),
+            Table(title="Ranges", columns=RANGE_COLUMNS, rows=methods_rows),
             orders,
         ],
         charts=[
