@@ -302,6 +302,47 @@ def test_calibration_data_unlike_the_recorded_are_refused_before_anything_is_qua
         ptq.quantise_model(prepared, tmp_path / "q.onnx", (), ranges={}, recorded=tmp_path / record.FILE)
 
 
+class Pictures(nn.Module):
+    """A convolution behind the usual way from pixels to numbers."""
+
+    def __init__(self, offset: float, divisor: float) -> None:
+        super().__init__()
+        self.offset, self.divisor = offset, divisor
+        self.layer = nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return torch.relu(self.layer((image.permute(0, 3, 1, 2).float() - self.offset) / self.divisor))
+
+
+@pytest.mark.parametrize(
+    ("offset", "divisor", "darkest", "taken"),
+    [(114.0, 64.0, 0, True), (114.0, 60.0, 0, False), (114.0, 64.0, 9, False)],
+)
+def test_pixels_are_taken_as_they_are_where_that_changes_nothing(
+    offset: float, divisor: float, darkest: int, taken: bool, tmp_path: Path
+) -> None:
+    """Padding too: the zero-point is what the normalisation makes 0."""
+    rng, names = np.random.default_rng(0), ("Cast", "Sub", "Div")
+    feeds = [{"image": rng.integers(darkest, 256, (1, 16, 16, 3), np.uint8)} for _ in range(4)]
+    for feed in feeds:
+        feed["image"].flat[:2] = darkest, 255
+    path = tmp_path / "net.onnx"
+    torch.manual_seed(0)
+    torch.onnx.export(
+        Pictures(offset, divisor).eval(), (torch.from_numpy(feeds[0]["image"]),), str(path), input_names=["image"],
+        output_names=["out"], dynamo=True, external_data=False, verbose=False,
+    )  # fmt: skip
+    prepared = ptq.prepare(path, tmp_path / "prepared.onnx")
+    ptq.quantise_model(prepared, tmp_path / "taken.onnx", feeds, ptq.PtqOptions(op_types=ptq.CONVOLUTIONAL))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ptq, "take_pixels", lambda model: 0)
+        ptq.quantise_model(prepared, tmp_path / "as-written.onnx", feeds, ptq.PtqOptions(op_types=ptq.CONVOLUTIONAL))
+    kinds = [node.op_type for node in onnx.load(str(tmp_path / "taken.onnx")).graph.node]
+    assert taken is (not set(names) & set(kinds))
+    found, wanted = (outputs_of(open_session(tmp_path / f"{n}.onnx"), feeds) for n in ("taken", "as-written"))
+    assert all(np.array_equal(f["out"], w["out"]) for f, w in zip(found, wanted, strict=True))
+
+
 def test_half_precision_runs(prepared: Path, tmp_path: Path) -> None:
     out = ptq.to_fp16(prepared, tmp_path / "half.onnx")
     feeds = pictures(2)

@@ -33,6 +33,7 @@ from triptych_forge.decisions import DecisionLog
 from triptych_forge.quantise import calibrate
 from triptych_forge.quantise.calibrate import Range
 from triptych_forge.quantise.measure import Feeds, open_session, outputs_of, worst_relative_l2
+from triptych_forge.quantise.pixels import take_pixels
 from triptych_forge.quantise.record import Recorded, check_recorded
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -221,6 +222,7 @@ def quantise_model(
         quantiser.model.topological_sort()
     result = quantiser.model.model
     result.producer_name, result.producer_version = "triptych_forge", ""
+    take_pixels(result)
     _save(result, out)
     open_session(out)  # refused here rather than on the vehicle
     kept = tuple(name for name in candidates if name not in chosen)
