@@ -101,7 +101,10 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> dict[str, An
         if arguments.mode == "virtual":
             config = soak_virtual.scene(arguments.width, arguments.seed)
             seconds = arguments.drive_seconds
-            keep = lambda result: write(arguments.out, {**result, "complete": False}, settings)  # noqa: E731
+
+            def keep(result: dict[str, Any]) -> None:
+                write(arguments.out, {**result, "complete": False}, settings)
+
             return soak_virtual.soak(arguments.minutes, config, seconds, arguments.trace, show, keep)
         engines = dict(e.split("=", 1) for e in arguments.engine)
         result = soak_real.soak(

@@ -68,3 +68,14 @@ def test_what_cannot_be_is_a_value_error_of_json(data: bytes) -> None:
 
 def test_a_whole_surrogate_pair_is_a_letter() -> None:
     assert parse_json('"\\ud83d\\ude97"') == "🚗"
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3", "rows:\n- {max: 1, max: 2}", "{1: a, 2: b, 0x1: c, 1: d}"])
+def test_a_key_that_is_there_twice_is_refused(text: str) -> None:
+    """The last one would win without a word."""
+    with pytest.raises(yaml.YAMLError, match="is there twice"):
+        parse_yaml(text)
+
+
+def test_equal_words_of_other_kinds_are_other_keys() -> None:
+    assert parse_yaml("{1: a, '1': b, x: {y: 1}, z: {y: 2}}") == {1: "a", "1": "b", "x": {"y": 1}, "z": {"y": 2}}

@@ -1,8 +1,9 @@
 """YAML and JSON from outside: only plain values of bounded size and depth come out, and one kind of error per format.
 
-The parsers themselves let more through: YAML's aliases make a gigabyte of a few lines; a date that does not exist or a
-number of 5000 digits is a ValueError from within, deep nesting a RecursionError; both formats' escapes can say half a
-surrogate pair, which no message, file or terminal can then take.
+The parsers themselves let more through: of equal keys in YAML the last one wins, where nobody may choose; YAML's
+aliases make a gigabyte of a few lines; a date that does not exist or a number of 5000 digits is a ValueError from
+within, deep nesting a RecursionError; both formats' escapes can say half a surrogate pair, which no message, file or
+terminal can then take.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def parse_yaml(data: bytes | str) -> Any:
     """What a YAML document says; bytes say their encoding themselves (UTF-8 unless marked).
 
     Raises:
-        yaml.YAMLError: not YAML, a value that its tag cannot be, half a surrogate pair, too many values or too deep.
+        yaml.YAMLError: not YAML, a value that its tag cannot be, half a surrogate pair, a key twice, too many values or
+            too deep.
     """
     try:
         loader = yaml.SafeLoader(data)
@@ -52,7 +54,10 @@ def _measure(node: yaml.Node, known: dict[int, int], depth: int) -> int:
         if _SURROGATE.search(node.value):
             raise yaml.YAMLError("half a surrogate pair in a text")
         return 1
-    inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    inner = node.value
+    if isinstance(node, yaml.MappingNode):
+        inner = [part for pair in node.value for part in pair]
+        _check_keys([key for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
     total = 1
     for part in inner:
         total += _measure(part, known, depth + 1)
@@ -60,6 +65,14 @@ def _measure(node: yaml.Node, known: dict[int, int], depth: int) -> int:
             raise yaml.YAMLError(f"more than {MAX_VALUES} values")
     known[id(node)] = total
     return total
+
+
+def _check_keys(keys: list[yaml.ScalarNode]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for key in keys:
+        if (key.tag, key.value) in seen:
+            raise yaml.YAMLError(f"'{key.value}' is there twice, {str(key.start_mark).strip()}")
+        seen.add((key.tag, key.value))
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ def test_a_counter_that_does_not_wrap_is_found(recorded: Any, monkeypatch: pytes
     """Records whose counter stops at 2**32 - 1: the safety core no longer hears anybody."""
     from triptych.safety import inputs, words
 
-    held = lambda make: lambda counter, *rest: make(min(counter, 2**32 - 1), *rest)  # noqa: E731
+    def held(make: Callable[..., bytes]) -> Callable[..., bytes]:
+        return lambda counter, *rest: make(min(counter, 2**32 - 1), *rest)
+
     monkeypatch.setattr(inputs, "constraint_record", held(words.constraint_record))
     monkeypatch.setattr(inputs, "motion_record", held(words.motion_record))
     loop = run(recorded, 2 * WRAP_S)

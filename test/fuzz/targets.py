@@ -27,6 +27,8 @@ import numpy as np
 from triptych import session, stack
 from triptych.contract import DriverState, InputError, Odometry, SequenceChecker, TriptychError, crc_ok, protect
 from triptych.engines.manifest import load_manifest
+from triptych.gates.golden import read_golden
+from triptych.gates.limits import load_limits
 from triptych.injection.campaign import load_campaign
 from triptych.injection.run import known_trials
 from triptych.language.grammar import Grammar
@@ -380,6 +382,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "fault-table": loaded(load_faults, "faults.yaml"),
     "policy": loaded(load_policy, "policy.yaml"),
     "campaign": loaded(load_campaign, "campaign.yaml"),
+    "gate-limits": loaded(load_limits, "limits.yaml"),
+    "gate-golden": loaded(read_golden, "a.golden"),
     "campaign-trials": loaded(trials, "trials.jsonl"),
     "parameters": parameters,
     "scenario-driver-events": scenario_parameters,
@@ -499,6 +503,8 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "fault-table": lambda: _files("config", "faults.yaml"),
     "policy": lambda: _files("config", "policy.yaml"),
     "campaign": lambda: _files("config", "inject/*.yaml"),
+    "gate-limits": lambda: _files("config", "gates.yaml"),
+    "gate-golden": lambda: [path.read_bytes() for path in (HERE.parent / "replay" / "golden").glob("*.golden")],
     "parameters": lambda: _files("config", "params.yaml"),
     "scenario-driver-events": lambda: [b"12.5:silent,30:take_over"],
     "vocabulary": lambda: _files("models", "*/*vocabulary*.json"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from injection_rig import DRIVE, ENGINES, TABLE, campaign
 
@@ -12,9 +13,13 @@ from triptych.contract import Odometry, Tier
 from triptych.gates.limits import FINE, Outcome, compare, load_limits
 from triptych.gates.metrics import METRICS
 from triptych.gates.run import Demand, Run
+from triptych.injection.faults import Nothing, Parameters
+from triptych.injection.loop import NS, ClosedLoop
 from triptych.injection.trial import Trial, run_trial
 from triptych.replay.record import OdometryRecord, RunRecord
 from triptych.resources import resource
+from triptych.supervisor.config import supervisor_config
+from triptych.virtual import modelled_ms
 
 
 def driven(drive: dict[str, Any], kind: str, **parameters: object) -> tuple[RunRecord, Trial]:
@@ -84,3 +89,18 @@ def test_a_silent_safety_core_stops_the_vehicle_by_its_own_timeout() -> None:
     record, _ = driven({**DRIVE, "after_s": 1.0}, "process.kill", process="safety_core", restart_s=0.0)
     value = METRICS["time_to_stop_command_s"].measure(Run(record)).value
     assert value is not None and 0.1 < value <= 0.16
+
+
+def test_a_record_begins_with_its_run_wherever_the_clock_began() -> None:
+    """E.g. shortly before the safety core's milliseconds wrap."""
+    plan = campaign({"kind": "none"})
+    record, fault = RunRecord(), Nothing(Parameters(), 0, np.random.default_rng(3))
+    modelled = {tier: modelled_ms(tier, engine, {}) for tier, engine in ENGINES.items()}
+    begin_ns = 2**32 * 1_000_000 - NS
+    config = plan.drive.config(3)
+    loop = ClosedLoop(config, ENGINES, TABLE, supervisor_config({}), fault, modelled, record, begin_ns)
+    loop.run(0.5)
+    started_ns, ended_ns = record.meta["started_ns"], record.meta["ended_ns"]
+    times = [entry.t_ns for entry in (*record.odometry, *record.states, *record.constraints)]
+    assert ended_ns - started_ns == NS // 2 and record.states and record.odometry
+    assert started_ns <= min(times) <= started_ns + NS // 10 and max(times) <= ended_ns

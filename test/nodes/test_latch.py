@@ -188,3 +188,22 @@ def test_a_supervisor_that_cannot_remember_holds_the_vehicle_and_says_why(peer: 
     assert {c.state for c in constraints} == {DegradationState.L1_MINIMAL_RISK_MANOEUVRE}
     status = told()[-1]
     assert status.level == b"\x02" and str(path) in status.message and "make room" in status.message
+
+
+def test_what_is_to_be_remembered_as_the_node_ends_is_kept(tmp_path: Path) -> None:
+    """The thread was just done with the disk when the last word and the end came."""
+    path = tmp_path / "latch"
+    latch = Latch(str(path))
+    assert latch.read() is False
+    keep, ended = latch.keep, []
+
+    def keep_and_end() -> None:
+        keep()
+        if not ended:
+            ended.append(True)
+            latch.write(True)
+            latch.close()
+
+    latch.keep = keep_and_end  # type: ignore[method-assign]
+    latch._run(path)
+    assert path.exists()

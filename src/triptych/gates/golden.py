@@ -15,7 +15,6 @@ reason do not count: they are measured values, and the last digits of an engine'
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 
 from triptych import __version__
 from triptych.contract import InputError, MotionConstraint
+from triptych.documents import parse_json
 from triptych.replay.record import RunRecord, canonical_json, to_plain
 from triptych.report.schema import write_text
 from triptych.report.summary import span_ns
@@ -146,7 +146,7 @@ def read_golden(path: Path | str) -> Golden:
     source = Path(path)
     anew = "make it anew with --golden"
     try:
-        lines = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [parse_json(line) for line in source.read_text(encoding="utf-8").splitlines() if line.strip()]
         head, rows = lines[0], lines[1:]
         kind, version = head["kind"], head["schema_version"]
     except OSError as error:

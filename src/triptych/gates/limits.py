@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triptych.contract import ConfigError
+from triptych.documents import parse_yaml
 from triptych.gates.metrics import METRICS, Measured
 from triptych.gates.run import Demand, Occasion, Run
 from triptych.replay.record import RunRecord
@@ -22,17 +23,6 @@ GREATEST = {"_share": 1.0}
 """Greatest value a metric can have, by the unit in its name; the least is 0 for all."""
 END_SLACK_S = 0.1
 """An occasion may end this much after the last message of its recording: times in a limits file are rounded."""
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML lets the last of equal keys win; a gate with two limits in one place must not choose."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"'{key}' is there twice, {str(node.start_mark).strip()}")
-        return dict(super().construct_mapping(node, deep))
 
 
 Name = Annotated[str, Field(min_length=1, max_length=80)]
@@ -181,7 +171,7 @@ def load_limits(path: Path | str) -> LimitsFile:
     source = Path(path)
     remedy = "see docs/gates.md"
     try:
-        document = yaml.load(source.read_text(encoding="utf-8"), _Loader)
+        document = parse_yaml(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=source, remedy="name a limits file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -224,7 +224,7 @@ class ClosedLoop:
             due_ns = min([self._events.next_ns, *self._deadlines()])
             if due_ns > end_ns:
                 if self.record is not None:
-                    self.record.meta["ended_ns"] = START_STAMP_NS + end_ns
+                    self.record.meta["ended_ns"] = START_STAMP_NS + end_ns - self.begin_ns
                 return
             self.clock.advance_to(due_ns)
             for lane in self._alive():
@@ -291,7 +291,7 @@ class ClosedLoop:
     def _hand_over(self, hop: str, message: Any) -> None:
         now_ns, supervisor = self.now_ns, self._running["supervisor"]
         if self.record is not None and (entry := RECORDED.get(hop)) is not None:
-            self.record.add(entry(START_STAMP_NS + now_ns, message))
+            self.record.add(entry(self.clock.stamp_ns(), message))
         core = self._running["safety_core"]
         if hop == CAMERA:
             frame = dataclasses.replace(message, received_ns=self.stamp_ns, received_monotonic_ns=now_ns)
@@ -387,7 +387,7 @@ class ClosedLoop:
         commands = self.supervisor.step(self.now_ns, self.stamp_ns)
         self.log.transitions += [(self.now_ns, change) for change in commands.transitions]
         if self._said is not None:
-            self._said.add(START_STAMP_NS + self.now_ns, commands.state, commands.verdicts or ())
+            self._said.add(self.clock.stamp_ns(), commands.state, commands.verdicts or ())
         if commands.constraint is not None:
             self._send(CONSTRAINT, commands.constraint)
 

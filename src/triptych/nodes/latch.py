@@ -98,8 +98,9 @@ class Latch:
 
     def _run(self, path: Path) -> None:
         while True:
+            last = self._stopped  # asked first: what was to be remembered before the end is kept
             self.keep()
-            if self._stopped:
+            if last:
                 return
             self._changed.wait(RETRY_S if self.fault else None)
             self._changed.clear()

@@ -34,8 +34,7 @@ def take_pixels(model: onnx.ModelProto) -> int:
             same[node.output[0]] = pixels
     for node in graph.node:
         node.input[:] = [same.get(name, name) for name in node.input]
-    if same:
-        _drop_unread(graph)
+    _drop_unread(graph, set(same))
     return len(same)
 
 
@@ -59,13 +58,14 @@ def _pixels(
     return name if whole and scale * divisor == 1.0 and zero == offset else None
 
 
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Take out what nobody reads of the operators in question, last to first, and constants that nobody reads."""
+def _drop_unread(graph: onnx.GraphProto, doubtful: set[str]) -> None:
+    """Take out who makes these tensors if nobody reads them any more, and likewise what they were made of."""
     read = {o.name for o in graph.output}
     for node in reversed(list(graph.node)):
-        if node.op_type in ("QuantizeLinear", *NORMALISATION) and read.isdisjoint(node.output):
+        if doubtful.issuperset(node.output) and read.isdisjoint(node.output):
             graph.node.remove(node)
+            doubtful.update(node.input)
         else:
             read.update(node.input)
-    for constant in [i for i in graph.initializer if i.name not in read]:
+    for constant in [i for i in graph.initializer if i.name in doubtful - read]:
         graph.initializer.remove(constant)
