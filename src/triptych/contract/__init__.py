@@ -6,6 +6,7 @@ from triptych.contract.driving import ConstraintGuard, DriverState, MotionConstr
 from triptych.contract.e2e import SequenceChecker, crc_of, crc_ok, protect
 from triptych.contract.errors import ConfigError, EngineError, InputError, TriptychError
 from triptych.contract.frame import Frame
+from triptych.contract.lidar import Obstacle, Obstacles, PointCloud
 from triptych.contract.result import (
     CAUTIOUS_ADVICE,
     CAUTIOUS_DETECTIONS,
@@ -53,9 +54,12 @@ __all__ = [
     "LatencySplit",
     "Light",
     "MotionConstraint",
+    "Obstacle",
+    "Obstacles",
     "Odometry",
     "Origin",
     "Payload",
+    "PointCloud",
     "Road",
     "SceneAdvice",
     "SequenceChecker",
