@@ -16,6 +16,7 @@ from triptych.contract import (
     LatencySplit,
     Light,
     MotionConstraint,
+    Obstacles,
     Odometry,
     Origin,
     Road,
@@ -122,11 +123,12 @@ def make_answer(number: int = 0, **changes: object) -> SceneAdvice:
 
 class Rig:
     """Drives a core tick by tick. Sources are names: detector, distilled, full, odometry, driver, safety_core,
-    machine.
+    machine, lidar (where the configuration expects one).
 
     Attributes one may change between runs: ``alive`` (sources that send), ``heartbeats`` (tiers whose status is sent),
-    ``advice``, ``origin``, ``uncertainty`` by tier, ``driver`` (template), ``speed_mps``, ``obeys`` (the vehicle
-    follows the constraint), ``clock_step_ns``, and ``edit_result``, called with every result before it is sent.
+    ``advice``, ``origin``, ``uncertainty`` by tier, ``driver`` and ``scan`` (templates), ``speed_mps``,
+    ``obeys`` (the vehicle follows the constraint), ``clock_step_ns``, and ``edit_result``, called with every result
+    before it is sent.
     """
 
     def __init__(
@@ -140,13 +142,14 @@ class Rig:
         self.core = SupervisorCore(self.config, table() if faults is None else faults, latched=latched, policy=policy)
         self.now_ns = 1000 * SECOND
         self.clock_step_ns = 0
-        self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core", "machine"}
+        self.alive = {"detector", "distilled", "full", "odometry", "driver", "safety_core", "machine", "lidar"}
         self.heartbeats = set(Tier)
         self.status = {tier: TierStatus(0, tier, TierState.ACTIVE, True, "", "e", "1") for tier in Tier}
         self.advice = dict.fromkeys(ADVICE_PERIOD_MS, Advice.PROCEED)
         self.origin = dict.fromkeys(Tier, Origin.FRESH)
         self.uncertainty = dict.fromkeys(Tier, 0.1)
         self.driver = DriverState(0)
+        self.scan = Obstacles(0, "base_link", 5000, 60.0, True, "")
         self.speed_mps = 0.0
         self.obeys = True
         self.edit_command: Callable[[MotionConstraint], MotionConstraint] = lambda command: command
@@ -215,6 +218,9 @@ class Rig:
             self.core.on_machine(MachineReading(0.5, 0.1, 60.0, 0.5), self.now_ns)
         if "safety_core" in self.alive and ms % 50 == 0 and self.constraints:
             self.core.on_command(self.edit_command(replace(self.constraint, reason="")), self.now_ns, True)
+        if self.config.lidar_expected and "lidar" in self.alive and ms % 100 == 0:
+            scan = replace(self.scan, stamp_ns=self.stamp_ns - 20 * MS)
+            self.core.on_obstacles(scan, self.now_ns, True)
         if "odometry" in self.alive and ms % 20 == 0:
             self.core.on_odometry(Odometry(self.stamp_ns, self.speed_mps), self.now_ns)
 

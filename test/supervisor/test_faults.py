@@ -160,9 +160,10 @@ def test_an_unknown_field() -> None:
 
 def test_unknown_source_and_metric() -> None:
     """The known ones are listed."""
-    assert refusal([LOST, raw(source="lidar")]) == (
-        "t.yaml, detector.test: source: unknown source (got 'lidar'); "
-        "use one of detector, distilled, full, odometry, driver, safety_core, supervisor, clock, machine."
+    assert refusal([LOST, raw(source="radar")]) == (
+        "t.yaml, detector.test: source: unknown source (got 'radar'); "
+        "use one of detector, distilled, full, odometry, driver, lidar, safety_core, supervisor, clock, "
+        "machine."
     )
     assert refusal([LOST, raw(source="clock", metric="gap_s")]) == (
         "t.yaml, detector.test: metric: unknown metric (got 'gap_s'); use one of step_s."

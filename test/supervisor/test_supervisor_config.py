@@ -9,7 +9,7 @@ import pytest
 from triptych.contract import Advice, ConfigError
 from triptych.supervisor import SupervisorConfig, supervisor_config
 
-UNITS = ("_s", "_mps", "_mps2", "_n", "_share", "_ratio", "_weight")
+UNITS = ("_s", "_mps", "_mps2", "_m", "_n", "_share", "_ratio", "_weight")
 NUMBERS = [name for name, value in SupervisorConfig().model_dump().items() if not isinstance(value, bool)]
 
 

@@ -1124,7 +1124,7 @@ def test_constraint_state_verdicts_and_diagnostics_are_repeated() -> None:
 
 def test_the_first_tick_says_everything() -> None:
     """Whoever listens need not wait; counters begin at 0."""
-    rig = Rig(safety_core_expected=True)
+    rig = Rig(safety_core_expected=True, lidar_expected=True)
     rig.alive.clear()
     commands = rig.tick()
     assert commands.constraint is not None and commands.constraint.sequence_counter == 0
@@ -1221,7 +1221,7 @@ def test_verdicts_and_transitions_of_a_fault() -> None:
 def test_diagnostics() -> None:
     """One status per source: ok, warning, error, or stale while something is unknown (the full VLM's consistency
     needs five answers)."""
-    rig = driving(20.0, safety_core_expected=True)
+    rig = driving(20.0, safety_core_expected=True, lidar_expected=True)
     rig.run(9.0)
 
     def now() -> dict[str, tuple[int, str]]:
@@ -1266,7 +1266,7 @@ def test_diagnostics_at_the_start() -> None:
 
 def test_every_metric_of_the_table_exists() -> None:
     """What rows may refer to and what the core offers are the same."""
-    core = SupervisorCore(SupervisorConfig(), table())
+    core = SupervisorCore(SupervisorConfig(lidar_expected=True), table())
     assert {source: set(metrics) for source, metrics in core._metrics().items()} == {
         source: set(metrics) for source, metrics in METRICS.items()
     }
@@ -1275,7 +1275,7 @@ def test_every_metric_of_the_table_exists() -> None:
 @cache
 def driven() -> Rig:
     """A rig after as long a drive as the slowest metric needs."""
-    return driving(20.0, safety_core_expected=True).run(9.0)
+    return driving(20.0, safety_core_expected=True, lidar_expected=True).run(9.0)
 
 
 @pytest.mark.parametrize(("source", "metric"), [(s, m) for s, metrics in METRICS.items() for m in sorted(metrics)])

@@ -41,6 +41,9 @@ class SupervisorConfig(BaseModel):
     safety_core_expected: bool = Field(
         True, description="The safety core passes the constraint on to the vehicle and is watched."
     )
+    lidar_expected: bool = Field(
+        False, description="This vehicle has a lidar, whose obstacles are held against what the detector sees."
+    )
 
     speed_limit_max_mps: float = Field(
         36.1, gt=0, le=70.0, description="Limit in NOMINAL; 130 km/h, the highest speed of UN R157 (01 series)."
@@ -242,6 +245,47 @@ class SupervisorConfig(BaseModel):
         gt=0,
         le=1,
         description="A sure detection this high, in heights of the picture, is one a VLM must not deny; our choice.",
+    )
+    camera_focal_share: float = Field(
+        0.78,
+        gt=0,
+        le=20,
+        description="Focal length of the detector's camera in picture widths, to compare it with the lidar; it looks "
+        "straight ahead. 0.78 is a field of view of 65 degrees.",
+    )
+    camera_forward_m: float = Field(0.0, ge=0, le=10, description="That camera's place ahead of base_link.")
+    lidar_tolerance_s: float = Field(
+        0.15, gt=0, le=1.0, description="A scan is compared with detector results about frames this near to it."
+    )
+    lidar_near_m: float = Field(
+        15.0,
+        gt=0,
+        le=100,
+        description="Only obstacles nearer than this are looked for in the picture: at a distance a bend leads away "
+        "from what stands straight ahead (1.1 m in 15 m at a radius of 100 m); our choice.",
+    )
+    lidar_half_width_m: float = Field(
+        0.8, gt=0, le=5, description="They reach this near to the straight line ahead; our choice, less than a lane."
+    )
+    lidar_least_height_m: float = Field(
+        1.0, gt=0, le=3, description="They are at least this high, like people, two-wheelers and vehicles; our choice."
+    )
+    lidar_margin_share: float = Field(
+        0.03,
+        ge=0,
+        le=0.5,
+        description="Room for the different places of camera and lidar and for what moves in between, in picture "
+        "widths; our choice.",
+    )
+    lidar_box_height_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="A sure vehicle this high, in heights of the picture, must return the lidar's beams; our choice: a "
+        "car 12 m, a lorry 35 m away.",
+    )
+    vehicle_height_m: float = Field(
+        4.0, gt=0, le=6, description="Highest vehicle (EU directive 96/53/EC: 4 m): how far away one can be at most."
     )
     machine_settle_s: float = Field(
         60.0, ge=0, le=3600.0, description="After this long the stack's memory has settled; growth counts from then on."

@@ -14,7 +14,8 @@ from typing import Any
 from triptych.contract.budgets import BUDGETS, Budget
 from triptych.contract.driving import DriverState, MotionConstraint, Odometry
 from triptych.contract.e2e import protect
-from triptych.contract.result import SceneAdvice, TierResult, TierStatus
+from triptych.contract.lidar import Obstacles
+from triptych.contract.result import Detections, SceneAdvice, TierResult, TierStatus
 from triptych.contract.supervision import MAX_ACTIVE_FAULTS, MAX_STATE_REASON, StateRecord, Verdict
 from triptych.contract.terms import DegradationState, Origin, Tier, VerdictLevel
 from triptych.supervisor.arbitration import lowest_mps, state_limits_mps, tier_cap_mps
@@ -29,6 +30,7 @@ from triptych.supervisor.monitors import ADVISERS_SAY
 from triptych.supervisor.monitors.clock_step import ClockStep
 from triptych.supervisor.monitors.cross_modal import Seen
 from triptych.supervisor.monitors.driver import DriverMonitor
+from triptych.supervisor.monitors.lidar import LidarMonitor
 from triptych.supervisor.monitors.loop_gap import LoopGap
 from triptych.supervisor.monitors.odometry import OdometryMonitor
 from triptych.supervisor.monitors.resource import MachineReading, Resources
@@ -75,6 +77,7 @@ class SupervisorCore:
         self._clock, self._loop = ClockStep(config), LoopGap(config)
         self._odometry, self._driver = OdometryMonitor(config), DriverMonitor(config)
         self._safety_core = SafetyCoreMonitor(config.event_window_s) if config.safety_core_expected else None
+        self._lidar = LidarMonitor(config) if config.lidar_expected else None
         self._resources = Resources(config)
         expected = {Tier.DETECTOR: True, Tier.DISTILLED: config.distilled_expected, Tier.FULL: config.full_expected}
         seen = Seen(config)
@@ -90,7 +93,9 @@ class SupervisorCore:
             ("odometry", self._odometry.never),
             ("driver", self._driver.never),
             *([("safety_core", self._safety_core.never)] if self._safety_core else ()),
+            *([("lidar", self._lidar.never)] if self._lidar else ()),
         )
+        self._dispensable = self._vlm_keys | {"lidar"}
         self._missing = tuple(name for name, _ in self._awaited)
 
         metrics = self._metrics()
@@ -137,17 +142,28 @@ class SupervisorCore:
         self._counters = [0, 0]
 
     def _metrics(self) -> dict[str, dict[str, Metric]]:
-        odometry, driver, loop, core = self._odometry, self._driver, self._loop, self._safety_core
-        last_hop: dict[str, dict[str, Metric]] = {}
+        odometry, driver, loop = self._odometry, self._driver, self._loop
+        core, lidar = self._safety_core, self._lidar
+        expected: dict[str, dict[str, Metric]] = {}
+        if lidar is not None:
+            expected["lidar"] = {
+                "overdue_s": lidar.never.overdue_s,
+                "age_s": lidar.age_s,
+                "crc_n": lidar.crc.crc_n,
+                "invalid_n": lidar.invalid_n,
+                "unhealthy": lidar.unhealthy,
+                "unseen_n": lidar.unseen_n,
+                "unreturned_n": lidar.unreturned_n,
+            }
         if core is not None:
-            last_hop["safety_core"] = {
+            expected["safety_core"] = {
                 "overdue_s": core.never.overdue_s,
                 "age_s": core.age_s,
                 "crc_n": core.crc.crc_n,
                 "own_stop": core.own_stop,
             }
         return {
-            **last_hop,
+            **expected,
             **{tier.key: channel.metrics() for tier, channel in self._channels.items()},
             "odometry": {
                 "overdue_s": odometry.never.overdue_s,
@@ -196,6 +212,10 @@ class SupervisorCore:
         """What the safety core tells the vehicle."""
         self._inbox.append(("safety_core", self._take_command, (command, received_mono_ns, crc_ok)))
 
+    def on_obstacles(self, scan: Obstacles, received_mono_ns: int, crc_ok: bool) -> None:
+        """What the lidar sees."""
+        self._inbox.append(("lidar", self._take_obstacles, (scan, received_mono_ns, crc_ok)))
+
     def on_machine(self, reading: MachineReading, received_mono_ns: int) -> None:
         """What the machine has left."""
         self._inbox.append(("machine", self._resources.observe, (reading, received_mono_ns)))
@@ -235,8 +255,12 @@ class SupervisorCore:
         age_s = (self._to_stamp(received_ns) - result.source_stamp_ns) / 1e9
         moving = abs(self._odometry.speed_mps(received_ns)) >= self.config.standstill_speed_mps
         settled = self._clock.settled(received_ns)
-        if channel.take_result(result, received_ns, age_s, settled, crc_ok, fingerprint, moving) and self._comparing:
+        if not channel.take_result(result, received_ns, age_s, settled, crc_ok, fingerprint, moving):
+            return
+        if self._comparing:
             self._compare(result)
+        if self._lidar is not None and isinstance(result.payload, Detections) and result.origin is Origin.FRESH:
+            self._lidar.see(result.payload, result.source_stamp_ns)
 
     def _compare(self, result: TierResult) -> None:
         """Keep what the detector saw, and hold what a VLM tier says against it if the policy has it so."""
@@ -260,6 +284,11 @@ class SupervisorCore:
     def _take_driver(self, driver: DriverState, received_ns: int, crc_ok: bool) -> None:
         settled = self._clock.settled(received_ns)
         self._driver.observe(driver, received_ns, self._to_stamp(received_ns), settled, crc_ok)
+
+    def _take_obstacles(self, scan: Obstacles, received_ns: int, crc_ok: bool) -> None:
+        if self._lidar is not None:
+            settled = self._clock.settled(received_ns)
+            self._lidar.observe(scan, received_ns, self._to_stamp(received_ns), settled, crc_ok)
 
     def _take_command(self, command: MotionConstraint, received_ns: int, crc_ok: bool) -> None:
         if self._safety_core is not None:
@@ -330,6 +359,8 @@ class SupervisorCore:
         for channel in self._channels.values():
             channel.clock_stepped()
         self._seen.clear()
+        if self._lidar is not None:
+            self._lidar.restart()
 
     def _judge(self, now_ns: int, elapsed_ns: int) -> list[FaultLife]:
         """Let every row look at its metric; returns those that became active or ended."""
@@ -376,7 +407,7 @@ class SupervisorCore:
             self._missing = tuple(
                 name
                 for name, never in self._awaited
-                if not never.received and not (grace_over and name in self._vlm_keys)
+                if not never.received and not (grace_over and name in self._dispensable)
             )
         demand, reason = self._demand, self._demand_reason or self._waiting()
         if not self._vlm and demand < Reaction.L3:

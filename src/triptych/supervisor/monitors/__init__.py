@@ -37,6 +37,7 @@ METRICS: dict[str, frozenset[str]] = {
     Tier.DETECTOR.key: _TIER_METRICS | {"content_s", "implausible_n", "unsteady_n", "unchanging_n"},
     "odometry": frozenset({"overdue_s", "age_s", "invalid_n", "jump_n"}),
     "driver": frozenset({"overdue_s", "age_s", "crc_n", "absent", "inattentive"}),
+    "lidar": frozenset({"overdue_s", "age_s", "crc_n", "invalid_n", "unhealthy", "unseen_n", "unreturned_n"}),
     "safety_core": frozenset({"overdue_s", "age_s", "crc_n", "own_stop"}),
     "supervisor": frozenset({"loop_gap_s", "late_n"}),
     "clock": frozenset({"step_s"}),

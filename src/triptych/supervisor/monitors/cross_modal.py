@@ -1,6 +1,7 @@
 """Detector against VLM: two tiers that look at the same street and tell of different ones.
 
-Camera against odometry is ``repeated_n`` (a picture that stands while the vehicle moves); lidar is not in the stack.
+Camera against odometry is ``repeated_n`` (a picture that stands while the vehicle moves); camera against lidar is
+:mod:`.lidar`.
 """
 
 from __future__ import annotations
