@@ -26,6 +26,7 @@ EXECUTABLES = (
     "tier_node",
     "supervisor_node",
     "safety_core_node",
+    "lidar_node",
     "scenario_node",
     "view_node",
     "recorder_node",

@@ -23,6 +23,7 @@ from triptych.contract import ConfigError, DegradationState, InputError, Tier, T
 EXIT_NOT_HELD, EXIT_USER = 1, 2
 SHORTEST_WITH_FAULT_S = 20.0
 """A shorter demo has no time for a fault and the way to a stop."""
+LIDAR_RATE_HZ = 10.0
 NAMES = {tier.key: tier for tier in Tier}
 
 app = typer.Typer(
@@ -64,6 +65,9 @@ ComparePath = Annotated[
 GoldenPath = Annotated[Optional[Path], typer.Option("--golden", help="Write what was decided as a golden file.")]  # noqa: UP045
 Tolerance = Annotated[float, typer.Option(help="Seconds by which a decision may move, for --compare.")]
 View = Annotated[bool, typer.Option("--view/--no-view", help="Annotated image and markers for RViz and Foxglove.")]
+Lidar = Annotated[
+    bool, typer.Option("--lidar", help="The vehicle has a lidar: hold what the detector sees against it.")
+]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Table on the terminal while it runs.")]
 
 
@@ -167,6 +171,7 @@ def demo(
     fault: Annotated[
         bool, typer.Option("--fault/--no-fault", help="Kill the detector towards the end, and see what is made of it.")
     ] = True,
+    lidar: Lidar = False,
     view: View = True,
     live: Live = True,
 ) -> None:
@@ -179,16 +184,21 @@ def demo(
         "scenario",
         "scenario_node",
         file,
-        parameters={"duration_s": seconds, "seed": seed},
+        parameters={"duration_s": seconds, "seed": seed, "lidar_rate_hz": LIDAR_RATE_HZ if lidar else 0.0},
         respawn=False,
         ends_run=True,
     )
     plan = session.Plan(
         "demo",
         f"built-in drive, seed {seed}",
-        [*session.stack_specs(file, engines, tiers, view=view), scenario],
+        [*session.stack_specs(file, engines, tiers, view=view, lidar=lidar), scenario],
         out or Path("demo_report"),
-        settings={"seed": seed, "duration_s": seconds, "engines": {t.key: e for t, e in engines.items()}},
+        settings={
+            "seed": seed,
+            "duration_s": seconds,
+            "lidar": lidar,
+            "engines": {t.key: e for t, e in engines.items()},
+        },
         duration_s=seconds + 30.0,
         kill=session.Kill("detector", 0.6 * seconds, DegradationState.L1_MINIMAL_RISK_MANOEUVRE)
         if fault and seconds >= SHORTEST_WITH_FAULT_S
@@ -204,6 +214,8 @@ def run(
     camera: Annotated[str, typer.Option(help="Camera topic (sensor_msgs/Image).")] = "camera/image_raw",
     odometry: Annotated[str, typer.Option(help="Odometry topic (nav_msgs/Odometry).")] = "odometry",
     driver: Annotated[str, typer.Option(help="Driver state topic (triptych_ros/DriverState).")] = "driver/state",
+    lidar: Lidar = False,
+    points: Annotated[str, typer.Option(help="Lidar topic (sensor_msgs/PointCloud2).")] = "lidar/points",
     params: Params = None,
     engine: Engines = None,
     without: Without = None,
@@ -214,12 +226,18 @@ def run(
     from triptych import session
 
     file, engines = session.params_file(params), engines_of(engine)
-    remaps = session.input_remaps(camera, odometry, driver)
+    remaps = session.input_remaps(camera, odometry, driver, points)
     plan = session.Plan(
         "run",
         f"live topic {camera}",
         session.stack_specs(
-            file, engines, tiers_of(without), view=view, remaps=remaps, remote=session.remote_target(file)
+            file,
+            engines,
+            tiers_of(without),
+            view=view,
+            lidar=lidar,
+            remaps=remaps,
+            remote=session.remote_target(file),
         ),
         out or Path("runs") / "live",
         settings={"remaps": remaps, "engines": {t.key: e for t, e in engines.items()}},

@@ -108,6 +108,8 @@ STACK: tuple[Argument, ...] = (
     Argument("camera", "Camera topic (sensor_msgs/Image, or CompressedImage below it).", topics.CAMERA_IMAGE.name),
     Argument("odometry", "Odometry topic (nav_msgs/Odometry).", topics.ODOMETRY.name),
     Argument("driver", "Driver state topic (triptych_ros/DriverState).", topics.DRIVER_STATE.name),
+    Argument("lidar", "The vehicle has a lidar: hold what the detector sees against it (true or false).", "false"),
+    Argument("points", "Lidar topic (sensor_msgs/PointCloud2).", topics.LIDAR_POINTS.name),
     _sets(TIERS, "image_transport"),
     _sets(TIERS, "autostart", description="Tiers configure and activate themselves; false: a lifecycle manager does."),
     Argument("scenario", "Drive the built-in scenario as the source of camera, odometry and driver.", "false"),
@@ -208,6 +210,7 @@ def _shared(
         [t for t in Tier if wanted[t.key]],
         view=truth("view", values["view"]),
         vehicle=mode != "replay",
+        lidar=truth("lidar", values.get("lidar", "false")),
         remaps=remaps,
         # A recording that is replayed tells nobody unless asked to: its emergency is over.
         remote=values["remote"] or ("" if mode == "replay" else remote_target(params)),
@@ -236,7 +239,7 @@ def stack_nodes(values: Mapping[str, str]) -> list[NodeSpec]:
     Raises:
         TriptychError: a value that makes no sense, or no such parameter file.
     """
-    remaps = input_remaps(values["camera"], values["odometry"], values["driver"])
+    remaps = input_remaps(values["camera"], values["odometry"], values["driver"], values["points"])
     scenario = truth("scenario", values["scenario"])
     live = f"live topic {values['camera']}"
     specs = _shared(STACK, values, remaps, *(("demo", "built-in drive") if scenario else ("run", live)))

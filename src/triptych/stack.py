@@ -30,13 +30,14 @@ def params_file(user: Path | None) -> Path:
     return user
 
 
-def input_remaps(camera: str, odometry: str, driver: str) -> dict[str, str]:
+def input_remaps(camera: str, odometry: str, driver: str, lidar: str = topics.LIDAR_POINTS.name) -> dict[str, str]:
     """Remap rules that connect the stack's inputs to other topics; the compressed camera goes with the raw one."""
     wanted = {
         topics.CAMERA_IMAGE.name: camera,
         topics.CAMERA_IMAGE.name + "/compressed": camera + "/compressed",
         topics.ODOMETRY.name: odometry,
         topics.DRIVER_STATE.name: driver,
+        topics.LIDAR_POINTS.name: lidar,
     }
     return {name: topic for name, topic in wanted.items() if name != topic}
 
@@ -71,20 +72,24 @@ def stack_specs(
     *,
     view: bool,
     vehicle: bool = True,
+    lidar: bool = False,
     remaps: Mapping[str, str] | None = None,
     remote: str = "",
 ) -> list[NodeSpec]:
-    """The supervisor, the safety core, the tiers and, if wanted, the view; where a target is configured, who tells it.
+    """Supervisor, safety core, tiers and, if wanted, lidar and view; where a target is configured, who tells it.
 
     Args:
         remote: target of remote notification; empty: nobody is told.
         engines: engine of a tier where it is not the built-in one.
         tiers: those to start; the supervisor is told which of the VLM tiers to expect.
+        lidar: the vehicle has one; the supervisor is told to expect what is found in its scans.
         vehicle: something obeys the stack; a recording does not, and there is nothing for the safety core to check.
         remaps: for every node, e.g. the camera topic.
     """
     expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
     expected["safety_core_expected"] = vehicle
+    if lidar:  # otherwise the parameter file decides: somebody else may publish the obstacles
+        expected["lidar_expected"] = True
     shared = dict(remaps or {})
     specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
     if vehicle:
@@ -92,6 +97,8 @@ def stack_specs(
     for tier in tiers:
         own = {"engine": engines[tier]} if tier in engines else {}
         specs.append(node(tier.key, "tier_node", params, parameters=own, remaps=shared))
+    if lidar:
+        specs.append(node("lidar", "lidar_node", params, remaps=shared))
     if view:
         specs.append(node("view", "view_node", params, remaps=shared))
     if remote:

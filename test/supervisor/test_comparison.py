@@ -21,6 +21,7 @@ from triptych.supervisor.comparison import (
     care_of,
     scene_of,
 )
+from triptych.supervisor.core import _comparison
 
 ABSENT, UNKNOWN, PRESENT = Presence
 WIDTH, HEIGHT = 1280, 720
@@ -176,6 +177,22 @@ def test_the_supervisor_goes_by_the_more_careful(
     assert said[-1].level == (1 if message.startswith("disagree") else 0)
     assert [key for key, _ in said[-1].values] == ["full"]
     assert f"vlm: {scene_of(answer)} detector: {scene_of(detector)}" in said[-1].values[0][1]
+
+
+def test_a_scene_in_words() -> None:
+    """As the diagnostics show it."""
+    assert str(Scene(PRESENT, UNKNOWN)) == "vehicle_ahead present, pedestrian unknown"
+
+
+def test_all_who_disagree_are_named() -> None:
+    """Tier by tier, subject by subject."""
+    stop = replace(STOP, vehicles=1, hazards=(Hazard.PEDESTRIAN_NEAR_LANE, Hazard.LEAD_VEHICLE))
+    both = {Tier.DISTILLED: stop, Tier.FULL: STOP}
+    said = _comparison({t: Comparison(a.advice, scene_of(a), scene_of(FREE)) for t, a in both.items()})
+    assert said.message == (
+        "disagree: distilled and detector on vehicle_ahead, distilled and detector on pedestrian, "
+        "full and detector on pedestrian"
+    )
 
 
 def test_a_detector_without_content_agrees_with_nobody() -> None:

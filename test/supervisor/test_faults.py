@@ -182,6 +182,21 @@ def test_a_sentence_that_cannot_be_said(sentence: str) -> None:
     assert repr(sentence) in got
 
 
+@pytest.mark.parametrize(
+    ("sentence", "field"),
+    [
+        ("for {value:9999.1f} s", "9999.1f"),
+        ("{value:.1f}, {value:.1000f}", ".1000f"),
+        ("for {value:{value}} s", "{value}"),
+    ],
+)
+def test_a_sentence_that_could_fill_the_memory(sentence: str, field: str) -> None:
+    """Widths of thousands, or given by the value itself, are refused; before anything is formatted."""
+    got = refusal([LOST, raw(sentence=sentence)])
+    assert got == f"t.yaml, detector.test: sentence: is too wide a field (got {field!r}); format simply."
+    assert check_faults([LOST, raw(sentence="for {value:120.1f} s")], "t.yaml")
+
+
 @pytest.mark.parametrize("rubbish", [None, 3, "row", ["id"]])
 def test_a_row_that_is_no_mapping(rubbish: object) -> None:
     """Its number is given."""

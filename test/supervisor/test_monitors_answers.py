@@ -341,7 +341,7 @@ def test_unchanging_after_a_restart() -> None:
 
 def timed(origin: Origin, stamp_ms: int, taken_ms: float = 0.0) -> Any:
     """A result whose content took this long."""
-    split = LatencySplit(5.0, 1.0, taken_ms - 7.0, 1.0)
+    split = LatencySplit(50.0, 30.0, taken_ms - 100.0, 20.0)
     return make_result(Tier.DISTILLED, stamp_ms * MS, origin=origin, latency=split)
 
 

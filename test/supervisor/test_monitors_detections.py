@@ -180,6 +180,14 @@ def test_the_number_of_objects_swings(count: int, run: int) -> None:
     assert feed.see(*unsure).unsteady_n(0) == 0
 
 
+def test_a_crowd_that_stays_does_not_swing() -> None:
+    """It is the change that counts."""
+    boxes = [box(20 + 90 * n, 200, 30, 20) for n in range(10)]
+    feed = Feed()
+    feed.see(*boxes)
+    assert feed.see(*boxes).unsteady_n(0) == 0
+
+
 @pytest.mark.parametrize(("after_ms", "run"), [(148.5, 1), (150.0, 1), (151.5, None), (0.0, None), (-50.0, None)])
 def test_results_too_far_apart_are_not_compared(after_ms: float, run: int | None) -> None:
     """Nor those whose stamps do not advance."""

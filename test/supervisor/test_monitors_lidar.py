@@ -16,7 +16,8 @@ from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.monitors.lidar import LidarMonitor
 
 S = DegradationState
-CONFIG = SupervisorConfig()
+CONFIG = SupervisorConfig(lidar_expected=True, camera_forward_m=0.0)
+"""The camera is the origin."""
 NAN, INF = math.nan, math.inf
 WIDTH, HEIGHT = 1000, 500
 FOCAL_PX = CONFIG.camera_focal_share * WIDTH
@@ -45,7 +46,7 @@ def after(
     payload: Detections, said: Obstacles, times: int = 1, ages_ms: tuple[int, ...] = (70, 20), **config: object
 ) -> LidarMonitor:
     """The monitor after so many scans, each with detector results so much older than it."""
-    monitor = LidarMonitor(SupervisorConfig(**{"lidar_expected": True, **config}))  # type: ignore[arg-type]
+    monitor = LidarMonitor(SupervisorConfig(**{**CONFIG.model_dump(), **config}))  # type: ignore[arg-type]
     for turn in range(times):
         stamp_ns = said.stamp_ns + turn * 100 * MS
         for age_ms in ages_ms:
@@ -112,7 +113,7 @@ def test_a_box_explains_what_is_at_its_bearing(pixels: float, unseen: int, side:
 
 def test_any_result_about_that_time_may_explain_it() -> None:
     """A detector that blinks is not blind."""
-    monitor = LidarMonitor(SupervisorConfig(lidar_expected=True))
+    monitor = LidarMonitor(CONFIG)
     monitor.see(NOTHING, NOW_NS - 70 * MS)
     monitor.see(AHEAD, NOW_NS - 20 * MS)
     monitor.observe(scan(standing()), NOW_NS, NOW_NS, True, True)
@@ -165,7 +166,7 @@ def test_what_may_be_out_of_reach_is_excused(share: float, counted: int) -> None
 
 def test_each_result_about_that_time_must_have_it() -> None:
     """One box in one picture is a flicker."""
-    monitor = LidarMonitor(SupervisorConfig(lidar_expected=True))
+    monitor = LidarMonitor(CONFIG)
     monitor.see(NOTHING, NOW_NS - 70 * MS)
     monitor.see(AHEAD, NOW_NS - 20 * MS)
     monitor.observe(scan(), NOW_NS, NOW_NS, True, True)
@@ -214,7 +215,7 @@ def test_an_inside_out_box_and_an_endless_reach_are_unusable() -> None:
 
 def test_a_message_that_is_damaged_or_old_is_no_news() -> None:
     """CRC, a repeated stamp, one from the future."""
-    monitor = LidarMonitor(SupervisorConfig(lidar_expected=True))
+    monitor = LidarMonitor(CONFIG)
     monitor.observe(scan(), NOW_NS, NOW_NS, True, False)
     assert (monitor.crc.crc_n(NOW_NS), monitor.age_s(NOW_NS)) == (1, None)
     monitor.observe(scan(stamp_ns=NOW_NS + SECOND), NOW_NS, NOW_NS, True, True)
@@ -238,7 +239,7 @@ def test_whatever_is_said_it_is_judged_or_refused(
     obstacles: list[tuple[float, ...]], boxes: list[tuple[float, ...]], width: int, reach_m: float
 ) -> None:
     """A6: no number makes it fail."""
-    monitor = LidarMonitor(SupervisorConfig(lidar_expected=True))
+    monitor = LidarMonitor(CONFIG)
     found = Detections(width, 500, tuple(Detection("", 0, 0.9, *b) for b in boxes))
     for age_ms in (70, 20):
         monitor.see(found, NOW_NS - age_ms * MS)

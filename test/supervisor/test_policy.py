@@ -79,6 +79,15 @@ def test_every_pair_and_permission(function: str, tier: str, grant: str) -> None
         assert f"(got '{grant}'); write {tier}: " in sentence
 
 
+def test_why_a_permission_is_refused() -> None:
+    """In words, with the way out."""
+    assert refusal(rows(cruise={"detector": "advice"})) == (
+        "p.yaml, cruise: detector: the motion constraint rests on tier 1 here (got 'advice'); "
+        "write detector: main_source."
+    )
+    assert refusal(rows(cruise={"full": "main_source"})).endswith("(got 'main_source'); write full: advice or less.")
+
+
 @pytest.mark.parametrize(("function", "tier"), PAIRS)
 def test_a_pair_that_is_missing(function: str, tier: str) -> None:
     """Fail closed: no permission is assumed."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from triptych.contract import ConfigError, DegradationState
 from triptych.documents import parse_yaml
 from triptych.injection.faults import KINDS, BitFlipParameters, Expected, Parameters, width_of
-from triptych.injection.hops import MESSAGES
+from triptych.injection.hops import LIDAR, MESSAGES, OBSTACLES
 from triptych.scenario import DriverAction, DriverEvent, ScenarioConfig, random_config
 
 S = DegradationState
@@ -47,6 +47,7 @@ class Entry(_Strict):
     id: str = Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_.-]+$", description="Name in the report.")
     kind: str = Field(description="A key of the table of kinds.")
     parameters: dict[str, Any] = Field(default_factory=dict, alias="with", description="Of its kind.")
+    lidar: bool = Field(False, description="The vehicle has a lidar, against which the detector is held.")
     expect: Expectation = Expectation()
 
 
@@ -139,13 +140,21 @@ def _check(campaign: Campaign, entry: Entry, path: Path) -> None:
             value=hop,
             remedy=f"use one of {', '.join(MESSAGES)}",
         )
+    if not entry.lidar and (
+        entry.kind.startswith("lidar.") or hop in (LIDAR, OBSTACLES) or getattr(parameters, "process", "") == "lidar"
+    ):
+        raise ConfigError(
+            "needs a lidar", where=path, field=f"{entry.id}.lidar", value=entry.lidar, remedy="write lidar: true"
+        )
     if isinstance(parameters, BitFlipParameters):
         _check_bits(parameters, entry, path)
 
 
 def _check_bits(parameters: BitFlipParameters, entry: Entry, path: Path) -> None:
     message = MESSAGES[parameters.hop]
-    fields = [f for f in message.__dataclass_fields__ if f not in ("image", "payload", "latency")]
+    fields = [
+        f for f in message.__dataclass_fields__ if f not in ("image", "payload", "latency", "points", "obstacles")
+    ]
     if parameters.field not in fields:
         raise ConfigError(
             f"no such field of {message.__name__}",

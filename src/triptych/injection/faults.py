@@ -19,6 +19,7 @@ from triptych.contract import (
     Hazard,
     Light,
     Odometry,
+    PointCloud,
     Road,
     SceneAdvice,
     Tier,
@@ -27,9 +28,10 @@ from triptych.contract import (
 )
 from triptych.contract import DegradationState as S
 from triptych.engines.protocol import EngineOutput
-from triptych.injection.hops import CAMERA, ODOMETRY
+from triptych.injection.hops import CAMERA, LIDAR, ODOMETRY
 from triptych.injection.loop import NS, Delivery
 from triptych.injection.pictures import PICTURES
+from triptych.injection.scans import SCANS
 
 
 class Parameters(BaseModel):
@@ -203,6 +205,29 @@ class Speed(Injected):
         return [(0, dataclasses.replace(message, speed_mps=speed_mps))]
 
 
+# ---- lidar ----
+
+
+class ScanParameters(Parameters):
+    what: Literal["frozen", "nothing", "covered", "infinite", "knocked", "dust"] = Field(
+        "frozen", description="What becomes of each scan; see triptych.injection.scans."
+    )
+
+
+class Scan(Injected):
+    """Each scan is spoilt; stamps and rate stay."""
+
+    _first: PointCloud | None = None
+
+    def transmit(self, hop: str, message: Any, now_ns: int) -> list[Delivery] | None:
+        if hop != LIDAR:
+            return None
+        self._first = self._first or message
+        source = self._first if self.parameters.what == "frozen" else message
+        points = SCANS[self.parameters.what](source.points, self.rng)
+        return [(0, dataclasses.replace(message, points=points))]
+
+
 # ---- wire ----
 
 
@@ -296,7 +321,7 @@ class BitFlip(Injected):
 
 
 class ProcessParameters(Parameters):
-    process: Literal["detector", "distilled", "full", "supervisor", "safety_core"] = Field(
+    process: Literal["detector", "distilled", "full", "lidar", "supervisor", "safety_core"] = Field(
         "detector", description="Who is hit."
     )
     restart_s: float = Field(3.0, ge=0, le=600, description="Time until a killed one runs again; 0: never.")
@@ -524,6 +549,7 @@ KINDS: dict[str, tuple[type[Injected], type[Parameters]]] = {
     "camera.freeze": (Freeze, FreezeParameters),
     "camera.stamps": (CameraStamps, ShiftParameters),
     "camera.swap": (Swap, Parameters),
+    "lidar.scan": (Scan, ScanParameters),
     "odometry.speed": (Speed, SpeedParameters),
     "wire.drop": (Drop, WireParameters),
     "wire.delay": (Delay, WireParameters),

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from triptych.contract import DriverState, Frame, MotionConstraint, Odometry, Tier, TierResult, TierStatus
+from triptych.contract import (
+    DriverState,
+    Frame,
+    MotionConstraint,
+    Obstacles,
+    Odometry,
+    PointCloud,
+    Tier,
+    TierResult,
+    TierStatus,
+)
 
 CAMERA, ODOMETRY, DRIVER, CONSTRAINT, COMMAND = "camera", "odometry", "driver", "constraint", "command"
+LIDAR, OBSTACLES = "lidar", "obstacles"
 RESULT = frozenset(f"{tier.key}.result" for tier in Tier)
 STATUS = frozenset(f"{tier.key}.status" for tier in Tier)
 
@@ -14,6 +25,8 @@ MESSAGES: dict[str, type] = {
     DRIVER: DriverState,
     CONSTRAINT: MotionConstraint,
     COMMAND: MotionConstraint,
+    LIDAR: PointCloud,
+    OBSTACLES: Obstacles,
     **dict.fromkeys(sorted(RESULT), TierResult),
     **dict.fromkeys(sorted(STATUS), TierStatus),
 }

@@ -26,6 +26,7 @@ from triptych.contract import (
     Frame,
     InputError,
     MotionConstraint,
+    PointCloud,
     Tier,
     TierResult,
     TierState,
@@ -34,7 +35,8 @@ from triptych.contract import (
     protect,
 )
 from triptych.engines.protocol import Engine, EngineOutput
-from triptych.injection.hops import CAMERA, COMMAND, CONSTRAINT, DRIVER, ODOMETRY, RESULT, STATUS
+from triptych.injection.hops import CAMERA, COMMAND, CONSTRAINT, DRIVER, LIDAR, OBSTACLES, ODOMETRY, RESULT, STATUS
+from triptych.lidar import LidarConfig, LidarSensing
 from triptych.replay import record as rec
 from triptych.safety import SafetyCore, SafetyInputs, SafetyLimits, command_of
 from triptych.scenario import Scenario, ScenarioConfig
@@ -49,10 +51,12 @@ from triptych.virtual import CAMERA_TRANSPORT_NS, MESSAGE_TRANSPORT_NS, STATUS_P
 
 NS = 1_000_000_000
 CYCLE_NS, REPEAT_NS = 10_000_000, 50_000_000
-ODOMETRY_NS, DRIVER_NS = 20_000_000, 100_000_000
+ODOMETRY_NS, DRIVER_NS, LIDAR_NS = 20_000_000, 100_000_000, 100_000_000
+LIDAR_WORK_NS = 15_000_000
+"""Receiving a scan and finding what is in it, as slow as on one core of a small machine."""
 START_STAMP_NS = 1_700_000_000 * NS
 MODE = "closed_loop"
-PROCESSES = ("detector", "distilled", "full", "supervisor", "safety_core")
+PROCESSES = ("detector", "distilled", "full", "lidar", "supervisor", "safety_core")
 LIMITS = SafetyLimits(trend_window_s=0.0)
 
 RECORDED: Mapping[str, Callable[[int, Any], rec.Entry]] = {
@@ -133,7 +137,7 @@ class ClosedLoop:
         drive: the scenario.
         engines: of the tiers; they are not closed.
         table: the fault table.
-        config: parameters of the supervisor.
+        config: parameters of the supervisor; the vehicle has a lidar if they expect one.
         fault: what is broken on the way.
         modelled_ms: time of one inference, by tier.
         record: filled with what supervisor and vehicle hear; its constraints are the commands as the vehicle has them.
@@ -175,7 +179,8 @@ class ClosedLoop:
         self._running = dict.fromkeys(PROCESSES, True)
         self._waiting: dict[str, list[Callable[[], None]]] = {name: [] for name in PROCESSES}
         self._events = Events()
-        self._frames = self._drivers = self._commands = 0
+        self._sensing = LidarSensing(LidarConfig())
+        self._frames = self._drivers = self._commands = self._scans = self._seen = 0
         self._told: tuple[object, ...] = ()
         self._told_ns = begin_ns - REPEAT_NS
         self._heard: tuple[object, ...] = ()
@@ -202,6 +207,8 @@ class ClosedLoop:
             self._at(at_ns, partial(self._change, process, what))
         self._every(CYCLE_NS, self._drive)
         self._every(frame_ns, self._take_picture)
+        if self.config.lidar_expected:
+            self._every(LIDAR_NS, self._scan)
         self._every(ODOMETRY_NS, lambda: self._send(ODOMETRY, self.scenario.odometry(self.stamp_ns)))
         self._every(DRIVER_NS, self._tell_driver)
         self._every(CYCLE_NS, self._cycle)
@@ -260,6 +267,8 @@ class ClosedLoop:
     def _begin_anew(self, process: str) -> None:
         if process == "supervisor":
             self.supervisor = SupervisorCore(self.config, self.table, latched=self.supervisor.latched)
+        elif process == "lidar":
+            self._sensing, self._seen = LidarSensing(LidarConfig()), 0
         elif process == "safety_core":
             self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
             self._constraint_record, self._motion_record = bytes(28), bytes(20)
@@ -297,6 +306,12 @@ class ClosedLoop:
             frame = dataclasses.replace(message, received_ns=self.stamp_ns, received_monotonic_ns=now_ns)
             for lane in self._alive():
                 lane.core.offer(frame, now_ns, self.stamp_ns)
+        elif hop == LIDAR:
+            if self._running["lidar"]:
+                self._look(message)
+        elif hop == OBSTACLES:
+            if supervisor:
+                self.supervisor.on_obstacles(message, now_ns, crc_ok(message))
         elif hop == CONSTRAINT:
             if core:
                 self._constraint_record = self._inputs.constraint(message)
@@ -339,6 +354,15 @@ class ClosedLoop:
     def _take_picture(self) -> None:
         self._frames += 1
         self._send(CAMERA, Frame(self.scenario.render(), self.stamp_ns, self._frames))
+
+    def _scan(self) -> None:
+        self._scans += 1
+        self._send(LIDAR, PointCloud(self.scenario.scan(), self.stamp_ns, self._scans))
+
+    def _look(self, cloud: PointCloud) -> None:
+        self._seen += 1
+        found = protect(self._sensing.take(cloud), self._seen)
+        self._at(self.now_ns + LIDAR_WORK_NS, partial(self._send, OBSTACLES, found))
 
     def _tell_driver(self) -> None:
         self._drivers += 1

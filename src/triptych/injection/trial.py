@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -101,11 +102,13 @@ def run_trial(
     at_s = round(campaign.drive.warm_s + 0.5 * float(rng.random()), 3)
     kind = KINDS[entry.kind][0]
     fault = kind(campaign.parameters(entry), round(at_s * NS), rng)
+    drive = campaign.drive.config(seed)
+    focal_share = 0.5 / math.tan(math.radians(drive.camera_fov_deg) / 2)
     loop = ClosedLoop(
-        campaign.drive.config(seed),
+        drive,
         engines,
         table,
-        supervisor_config({}),
+        supervisor_config({"lidar_expected": entry.lidar, "camera_focal_share": focal_share}),
         fault,
         {tier: modelled_ms(tier, engine, {}) for tier, engine in engines.items()},
         record,

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from builtin_interfaces.msg import Time
 from nav_msgs.msg import Odometry as OdometryMsg
-from sensor_msgs.msg import CompressedImage, Image
+from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
 
 from triptych.contract import (
     Advice,
@@ -35,8 +35,11 @@ from triptych.contract import (
     LatencySplit,
     Light,
     MotionConstraint,
+    Obstacle,
+    Obstacles,
     Odometry,
     Origin,
+    PointCloud,
     Road,
     SceneAdvice,
     Tier,
@@ -47,6 +50,7 @@ from triptych.contract import (
     Weather,
     protect,
 )
+from triptych.contract.lidar import MAX_OBSTACLES, MAX_SCAN_FAULT
 from triptych.contract.result import (
     COUNTED,
     MAX_DETECTIONS,
@@ -59,12 +63,15 @@ from triptych.contract.result import (
     is_count,
 )
 from triptych.contract.supervision import MAX_VERDICTS, StateRecord, Verdict
+from triptych.lidar.cloud import decode_cloud, encode_cloud
 from triptych.replay.images import decode_compressed, decode_image
 from triptych_ros.msg import DegradationState as DegradationStateMsg
 from triptych_ros.msg import Detection as DetectionMsg
 from triptych_ros.msg import Detections as DetectionsMsg
 from triptych_ros.msg import DriverState as DriverStateMsg
 from triptych_ros.msg import MotionConstraint as MotionConstraintMsg
+from triptych_ros.msg import Obstacle as ObstacleMsg
+from triptych_ros.msg import Obstacles as ObstaclesMsg
 from triptych_ros.msg import ResultHeader
 from triptych_ros.msg import SceneAdvice as SceneAdviceMsg
 from triptych_ros.msg import TierStatus as TierStatusMsg
@@ -288,6 +295,8 @@ def _flat(cls: type, msg: Any) -> dict[str, Callable[[Any], Any]]:
 _STATUS = _flat(TierStatus, TierStatusMsg)
 _CONSTRAINT = _flat(MotionConstraint, MotionConstraintMsg)
 _DRIVER = _flat(DriverState, DriverStateMsg)
+_OBSTACLE = _flat(Obstacle, ObstacleMsg)
+_OBSTACLES = {n: make for n, make in _flat(Obstacles, ObstaclesMsg).items() if n != "obstacles"}
 
 
 def _values(record: Any, fields: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
@@ -333,6 +342,24 @@ def driver_to_msg(driver: DriverState) -> DriverStateMsg:
 def driver_from_msg(msg: DriverStateMsg) -> DriverState:
     """A driver state message as a record."""
     return _checked(DriverState, msg, {n: getattr(msg, n) for n in _DRIVER})
+
+
+def obstacles_to_msg(scan: Obstacles) -> ObstaclesMsg:
+    """A lidar scan as its message; of more obstacles than it holds the nearest."""
+    if len(scan.obstacles) > MAX_OBSTACLES:
+        scan = protect(dataclasses.replace(scan, obstacles=scan.obstacles[:MAX_OBSTACLES]), scan.sequence_counter)
+    scan = _fitted(scan, {"frame_id": 64, "fault": MAX_SCAN_FAULT})
+    return ObstaclesMsg(
+        stamp=to_time(scan.stamp_ns),
+        obstacles=[ObstacleMsg(**_values(found, _OBSTACLE)) for found in scan.obstacles],
+        **_values(scan, _OBSTACLES),
+    )
+
+
+def obstacles_from_msg(msg: ObstaclesMsg) -> Obstacles:
+    """The message of a lidar scan as a record."""
+    found = tuple(Obstacle(**{n: getattr(o, n) for n in _OBSTACLE}) for o in msg.obstacles)
+    return Obstacles(from_time(msg.stamp), obstacles=found, **{n: getattr(msg, n) for n in _OBSTACLES})
 
 
 def state_to_msg(record: StateRecord) -> DegradationStateMsg:
@@ -486,5 +513,41 @@ def compressed_to_msg(image: _Pixels, stamp_ns: int, frame_id: str, quality: int
     msg.header.frame_id = frame_id
     buffer = array.array("B")
     buffer.frombytes(data.data)
+    msg.data = buffer
+    return msg
+
+
+# -- point clouds ----------------------------------------------------------------------------------------------------
+
+
+def cloud_from_msg(msg: PointCloud2, number: int) -> PointCloud:
+    """A point cloud message; zero-copy where the message's layout allows it.
+
+    Raises:
+        InputError: see :func:`triptych.lidar.cloud.decode_cloud`.
+    """
+    points = decode_cloud(
+        msg.data,
+        height=msg.height,
+        width=msg.width,
+        fields=[(f.name, f.offset, f.datatype, f.count) for f in msg.fields],
+        point_step=msg.point_step,
+        row_step=msg.row_step,
+        is_bigendian=msg.is_bigendian,
+        where="sensor_msgs/PointCloud2",
+    )
+    return PointCloud(points, from_time(msg.header.stamp), number, msg.header.frame_id)
+
+
+def cloud_to_msg(cloud: PointCloud) -> PointCloud2:
+    """(N, 3) float32 as an unordered cloud of x, y, z."""
+    data, step = encode_cloud(cloud.points)
+    fields = [PointField(name=n, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, n in enumerate("xyz")]
+    count = len(cloud.points)
+    msg = PointCloud2(height=1, width=count, fields=fields, point_step=step, row_step=step * count, is_dense=True)
+    msg.header.stamp = to_time(cloud.stamp_ns)
+    msg.header.frame_id = cloud.frame_id
+    buffer = array.array("B")
+    buffer.frombytes(data)
     msg.data = buffer
     return msg

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from triptych.contract import BUDGETS, Budget, ConfigError, Tier
+from triptych.lidar import LidarConfig
 from triptych.safety.limits import SafetyLimits
 from triptych.supervisor.config import SupervisorConfig, config_error
 from triptych.tiers.monitors import InputConfig
@@ -146,6 +147,10 @@ class SafetyCoreParams(SafetyLimits, NodeParams):
     )
 
 
+class LidarParams(LidarConfig, NodeParams):
+    """Finds obstacles in lidar scans, and looks at the lidar's health."""
+
+
 class ScenarioParams(NodeParams):
     """The closed-loop driving scenario: camera, odometry and driver; obeys the motion constraint."""
 
@@ -174,6 +179,7 @@ class ScenarioParams(NodeParams):
     width_px: int = Field(1280, ge=64, le=4096, description="Camera image width.")
     height_px: int = Field(720, ge=48, le=4096, description="Camera image height.")
     camera_rate_hz: float = Field(20.0, ge=1, le=60, description="Camera rate.")
+    lidar_rate_hz: float = Field(0.0, ge=0, le=20, description="Rate of lidar scans; 0: the vehicle has no lidar.")
     odometry_rate_hz: float = Field(50.0, ge=5, le=200, description="Odometry rate.")
     driver_rate_hz: float = Field(10.0, ge=1, le=50, description="Rate of the driver state.")
     duration_s: float = Field(
@@ -329,6 +335,7 @@ NODES: dict[str, NodeSchema] = {
     "full": NodeSchema("tier_node", TierParams),
     "supervisor": NodeSchema("supervisor_node", SupervisorParams),
     "safety_core": NodeSchema("safety_core_node", SafetyCoreParams),
+    "lidar": NodeSchema("lidar_node", LidarParams),
     "scenario": NodeSchema("scenario_node", ScenarioParams),
     "view": NodeSchema("view_node", ViewParams),
     "recorder": NodeSchema("recorder_node", RecorderParams),

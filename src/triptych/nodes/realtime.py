@@ -44,6 +44,7 @@ ROLES: dict[str, Role] = {
     "camera": Role(True, 10, -5, 24),
     "distilled": Role(False, 0, 4, 32),
     "full": Role(False, 0, 14, 48),
+    "lidar": Role(False, 0, 0, 16),
     "view": Role(False, 0, 16, 24),
     "recorder": Role(False, 0, 0, 32),  # its times of receipt are evidence: starved, it would blame the senders
     "remote": Role(False, 0, 12, 0),

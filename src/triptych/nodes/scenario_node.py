@@ -14,7 +14,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import Image, PointCloud2
 
 from triptych.contract import (
     ConfigError,
@@ -23,6 +23,7 @@ from triptych.contract import (
     InputError,
     Light,
     MotionConstraint,
+    PointCloud,
     Road,
     TriptychError,
     Weather,
@@ -120,6 +121,9 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._scenario = Scenario(scenario_config(self.params))
         self._guard = ConstraintGuard(self.params.constraint_timeout_s)
         self._image = create_publisher(self, Image, topics.CAMERA_IMAGE.name, SENSOR_OUT_QOS, self.notes)
+        self._points: Any = None
+        if self.params.lidar_rate_hz > 0:
+            self._points = create_publisher(self, PointCloud2, topics.LIDAR_POINTS.name, SENSOR_OUT_QOS, self.notes)
         self._odometry = create_publisher(self, OdometryMsg, topics.ODOMETRY.name, DATA_QOS, self.notes)
         self._driver = create_publisher(self, DriverState, topics.DRIVER_STATE.name, DATA_QOS, self.notes)
         self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
@@ -130,7 +134,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._safe: bool | None = None
         self._sequence = 0
         self._render_ms = 0.0
-        self._frames = 0
+        self._frames = self._scans = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="vehicle", daemon=True)
 
@@ -166,6 +170,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         camera = _Due(params.camera_rate_hz, start_ns + round(params.start_delay_s * _NS))
         odometry = _Due(params.odometry_rate_hz, start_ns)
         driver = _Due(params.driver_rate_hz, start_ns)
+        lidar = _Due(params.lidar_rate_hz or 1.0, camera.at_ns + camera.period_ns // 2)  # between two pictures
         report = _Due(1.0, start_ns + _NS)
         while not self._stop.is_set() and not self._over(start_ns):
             now_ns = time.monotonic_ns()
@@ -185,6 +190,8 @@ class ScenarioNode(Node):  # type: ignore[misc]
                 )
             if camera.now(now_ns):
                 self._take_picture()
+            if self._points is not None and lidar.now(now_ns):
+                self._scan()
             sleep_until(min(camera.at_ns, odometry.at_ns, driver.at_ns), self._stop)
 
     def _take_picture(self) -> None:
@@ -195,6 +202,11 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._image.publish(msg)
         self._frames += 1
         self._render_ms += (time.monotonic_ns() - begin_ns) / 1e6
+
+    def _scan(self) -> None:
+        self._scans += 1
+        cloud = PointCloud(self._scenario.scan(), time.time_ns(), self._scans)
+        self._points.publish(convert.cloud_to_msg(cloud))
 
     def _over(self, start_ns: int) -> bool:
         if self.params.duration_s <= 0:

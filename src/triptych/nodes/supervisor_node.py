@@ -46,6 +46,7 @@ from triptych_ros.msg import (
     Detections,
     DriverState,
     MotionConstraint,
+    Obstacles,
     SceneAdvice,
     TierStatus,
     Verdicts,
@@ -130,6 +131,9 @@ class SupervisorNode(Node):  # type: ignore[misc]
         reader.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, odometry, self.notes)
         command = into(core.on_command, convert.constraint_from_msg, True)
         reader.add(MotionConstraint, topics.COMMAND.name, DATA_QOS, command, self.notes, SLOW_EVERY)
+        if core.config.lidar_expected:
+            obstacles = into(core.on_obstacles, convert.obstacles_from_msg, True)
+            reader.add(Obstacles, topics.OBSTACLES.name, DATA_QOS, obstacles, self.notes, SLOW_EVERY)
         driver = into(core.on_driver, convert.driver_from_msg, True)
         reader.add(DriverState, topics.DRIVER_STATE.name, INPUT_QOS, driver, self.notes, SLOW_EVERY)
         return reader

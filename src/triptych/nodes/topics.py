@@ -50,6 +50,7 @@ class Service:
 CAMERA_IMAGE = Topic("camera/image_raw", "sensor_msgs/msg/Image", "camera", 0.0, False, "camera: bgr8, rgb8 or mono8")
 ODOMETRY = Topic("odometry", "nav_msgs/msg/Odometry", "vehicle", 0.0, False, "vehicle speed in twist.twist.linear.x")
 DRIVER_STATE = Topic("driver/state", "triptych_ros/msg/DriverState", "driver", 0.0, False, "what is known of a driver")
+LIDAR_POINTS = Topic("lidar/points", "sensor_msgs/msg/PointCloud2", "lidar driver", 0.0, False, "lidar: x, y, z")
 POSITION = Topic("position", "sensor_msgs/msg/NavSatFix", "vehicle", 0.0, False, "position, for remote notification")
 FULL_QUESTION = Topic("full/question", "std_msgs/msg/String", "anyone", 0.0, False, "a free question to tier 3")
 
@@ -70,6 +71,9 @@ STATUSES: dict[Tier, Topic] = {
 }
 """One heartbeat topic per tier."""
 
+OBSTACLES = Topic(
+    "lidar/obstacles", "triptych_ros/msg/Obstacles", "lidar", 10.0, False, "what the lidar sees, and its health"
+)
 STATE = Topic(
     "supervisor/state", "triptych_ros/msg/DegradationState", "supervisor", 0.0, True, "state of the degradation machine"
 )
@@ -93,10 +97,12 @@ TOPICS: tuple[Topic, ...] = (
     CAMERA_IMAGE,
     ODOMETRY,
     DRIVER_STATE,
+    LIDAR_POINTS,
     POSITION,
     FULL_QUESTION,
     *RESULTS.values(),
     *STATUSES.values(),
+    OBSTACLES,
     STATE,
     CONSTRAINT,
     COMMAND,

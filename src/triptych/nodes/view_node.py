@@ -20,7 +20,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker, MarkerArray
 
-from triptych.contract import Frame, InputError, MotionConstraint, Tier, TierResult
+from triptych.contract import Frame, InputError, MotionConstraint, Obstacles, Tier, TierResult
 from triptych.contract.supervision import StateRecord
 from triptych.nodes import convert, realtime, topics
 from triptych.nodes.io import (
@@ -38,9 +38,12 @@ from triptych.nodes.runtime import Every, Notes, main
 from triptych.viewing import draw, markers
 from triptych_ros.msg import DegradationState, Detections, SceneAdvice
 from triptych_ros.msg import MotionConstraint as MotionConstraintMsg
+from triptych_ros.msg import Obstacles as ObstaclesMsg
 
 ODOMETRY_FRESH_S = 0.5
 """A speed older than this is shown as unknown."""
+SCAN_FRESH_S = 0.5
+"""What a lidar saw longer ago is not shown."""
 
 
 class ViewNode(Node):  # type: ignore[misc]
@@ -54,6 +57,8 @@ class ViewNode(Node):  # type: ignore[misc]
         self._results: dict[Tier, TierResult] = {}
         self._state: StateRecord | None = None
         self._constraint: MotionConstraint | None = None
+        self._scan: Obstacles | None = None
+        self._scan_s = -math.inf
         self._speed_mps, self._speed_s = math.nan, -math.inf
         self._frame: Frame | None = None
         self._camera: Subscription | None = None
@@ -68,6 +73,7 @@ class ViewNode(Node):  # type: ignore[misc]
             self._reader.add(kind, topics.RESULTS[tier].name, INPUT_QOS, self._on_result, self.notes)
         self._reader.add(DegradationState, topics.STATE.name, LATCHED_QOS, self._on_state, self.notes)
         self._reader.add(MotionConstraintMsg, topics.CONSTRAINT.name, INPUT_QOS, self._on_constraint, self.notes)
+        self._reader.add(ObstaclesMsg, topics.OBSTACLES.name, INPUT_QOS, self._on_obstacles, self.notes)
         self._reader.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, self._on_odometry, self.notes)
         self._loop = Every(1.0 / self.params.rate_hz, self._show, "view")
 
@@ -87,6 +93,9 @@ class ViewNode(Node):  # type: ignore[misc]
 
     def _on_constraint(self, msg: Any) -> None:
         self._constraint = _or_none(convert.constraint_from_msg, msg) or self._constraint
+
+    def _on_obstacles(self, msg: Any) -> None:
+        self._scan, self._scan_s = convert.obstacles_from_msg(msg), time.monotonic()
 
     def _on_odometry(self, msg: Any) -> None:
         self._speed_mps, self._speed_s = convert.odometry_from_msg(msg).speed_mps, time.monotonic()
@@ -173,6 +182,7 @@ class ViewNode(Node):  # type: ignore[misc]
             self._constraint,
             self._speed(),
             self._remaining_s(),
+            self._scan if time.monotonic() - self._scan_s <= SCAN_FRESH_S else None,
         )
         stamp = convert.to_time(time.time_ns())
         return MarkerArray(markers=[_marker(spec, stamp) for spec in specs])

@@ -253,7 +253,7 @@ class SupervisorConfig(BaseModel):
         description="Focal length of the detector's camera in picture widths, to compare it with the lidar; it looks "
         "straight ahead. 0.78 is a field of view of 65 degrees.",
     )
-    camera_forward_m: float = Field(0.0, ge=0, le=10, description="That camera's place ahead of base_link.")
+    camera_forward_m: float = Field(1.5, ge=0, le=10, description="That camera's place ahead of base_link.")
     lidar_tolerance_s: float = Field(
         0.15, gt=0, le=1.0, description="A scan is compared with detector results about frames this near to it."
     )

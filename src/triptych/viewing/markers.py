@@ -19,6 +19,7 @@ from triptych.contract import (
     DetectionClass,
     Detections,
     MotionConstraint,
+    Obstacles,
     Origin,
     TierResult,
 )
@@ -191,6 +192,23 @@ def detection_markers(detections: Detections, camera: GroundCamera, stale: bool 
     return markers
 
 
+def obstacle_markers(scan: Obstacles) -> list[MarkerSpec]:
+    """A box per obstacle of a lidar scan, pale where the lidar itself does not trust it."""
+    colour = _rgba(words.OBSTACLE_COLOUR, 0.45 if scan.healthy else 0.15)
+    return [
+        MarkerSpec(
+            "obstacles",
+            index,
+            MarkerKind.CUBE,
+            ((o.x_min_m + o.x_max_m) / 2, (o.y_min_m + o.y_max_m) / 2, o.z_max_m / 2),
+            (o.x_max_m - o.x_min_m, o.y_max_m - o.y_min_m, max(o.z_max_m, 0.1)),
+            colour,
+        )
+        for index, o in enumerate(scan.obstacles)
+        if all(map(math.isfinite, (o.x_min_m, o.x_max_m, o.y_min_m, o.y_max_m, o.z_max_m)))
+    ]
+
+
 def state_markers(
     state: DegradationState | None,
     reason: str = "",
@@ -262,9 +280,12 @@ def scene_markers(
     constraint: MotionConstraint | None = None,
     speed_mps: float = math.nan,
     takeover_remaining_s: float | None = None,
+    scan: Obstacles | None = None,
 ) -> list[MarkerSpec]:
     """Everything for one MarkerArray. A DEFAULT detector result shows no objects but says so over the vehicle."""
     markers = state_markers(state, reason, constraint, speed_mps, takeover_remaining_s)
+    if scan is not None:
+        markers += obstacle_markers(scan)
     if detector is None or not isinstance(detector.payload, Detections):
         return markers
     if detector.origin is Origin.DEFAULT:

@@ -55,6 +55,8 @@ CLASS_COLOURS: dict[DetectionClass, str] = {
     DetectionClass.SIGN: GREEN,
     DetectionClass.OTHER: GREY,
 }
+OBSTACLE_COLOUR = PURPLE
+"""What a lidar sees, whatever it is."""
 ADVICE_COLOURS: dict[Advice, str] = {
     Advice.PROCEED: GREEN,
     Advice.CAUTION: YELLOW,
