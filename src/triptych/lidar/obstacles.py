@@ -1,0 +1,128 @@
+"""Obstacles of one scan: what stands on the ground, put together to boxes.
+
+Geometry and no learning, on purpose: it errs in other places than a detector of pictures does.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from triptych.contract.lidar import MAX_OBSTACLES, Obstacle
+from triptych.lidar.config import LidarConfig
+from triptych.lidar.ground import height_above_ground
+from triptych.lidar.scan import Points
+
+Indices = npt.NDArray[np.int64]
+
+FILLED_SHARE = 0.25
+"""A long box is given as one if its cells with returns cover this share of it: a wall along an axis, not a diagonal."""
+
+
+def find_obstacles(points_base: Points, config: LidarConfig) -> tuple[Obstacle, ...]:
+    """Boxes of what stands higher than ``step_m`` above the local ground and lower than ``clearance_m``.
+
+    Args:
+        points_base: (N, 3) float32 in ``base_link``, metres; NaN, infinite and out of reach is left out.
+
+    Returns:
+        At most 64, by the distance of their nearest return from ``base_link``.
+    """
+    points = points_base[_in_reach(points_base, config)]
+    height = height_above_ground(points, config)
+    standing = (height > config.step_m) & (height <= config.clearance_m)
+    points, height = points[standing], height[standing]
+    row, column = _cells(points, config)
+    component = _linked(points, row, column, config)
+    enough = np.bincount(component, minlength=1)[component] >= config.fewest_points
+    if not enough.any():
+        return ()
+    points, height, row, column = points[enough], height[enough], row[enough], column[enough]
+    group = _compact(row, column, component[enough], config)
+    points_n = np.bincount(group)
+    low, high = np.full((2, len(points_n), 2), np.inf, np.float32)
+    np.minimum.at(low, group, points[:, :2])
+    np.minimum.at(high, group, -points[:, :2])
+    top = np.full(len(points_n), -np.inf, np.float32)
+    np.maximum.at(top, group, height)
+    distance = np.full(len(points_n), np.inf, np.float32)
+    np.minimum.at(distance, group, np.hypot(points[:, 0], points[:, 1]))
+    return tuple(
+        Obstacle(
+            x_min_m=float(low[k, 0]),
+            x_max_m=float(-high[k, 0]),
+            y_min_m=float(low[k, 1]),
+            y_max_m=float(-high[k, 1]),
+            z_max_m=float(top[k]),
+            points_n=int(points_n[k]),
+        )
+        for k in np.argsort(distance, kind="stable")[:MAX_OBSTACLES]
+    )
+
+
+def _in_reach(points: Points, config: LidarConfig) -> npt.NDArray[np.bool_]:
+    """What may be looked at: NaN compares false, so it goes with the rest."""
+    x, y, z = points.T
+    seen = (x <= config.reach_m) & (x >= -config.reach_behind_m) & (np.abs(y) <= config.reach_side_m)
+    own = (x <= config.body_front_m) & (x >= -config.body_rear_m) & (np.abs(y) <= config.body_half_width_m)
+    allowed: npt.NDArray[np.bool_] = seen & ~own & np.isfinite(z)
+    return allowed
+
+
+def _cells(points: Points, config: LidarConfig) -> tuple[Indices, Indices]:
+    """Row (to the left) and column (forward) of each return in the occupancy grid, each (N,)."""
+    row = ((points[:, 1] + config.reach_side_m) / config.cell_m).astype(np.int64)
+    column = ((points[:, 0] + config.reach_behind_m) / config.cell_m).astype(np.int64)
+    return row, column
+
+
+def _linked(points: Points, row: Indices, column: Indices, config: LidarConfig) -> Indices:
+    """Which connected component each return belongs to, (N,).
+
+    Cells grown to n by n meet over n - 1 empty ones, so between returns less than n + 1 cells apart.
+    """
+    shape = (
+        int(2 * config.reach_side_m / config.cell_m) + 2,
+        int((config.reach_m + config.reach_behind_m) / config.cell_m) + 2,
+    )
+    grid = np.zeros(shape, np.uint8)
+    grid[row, column] = 1
+    grown = grid
+    bridged_m = np.minimum(np.hypot(points[:, 0], points[:, 1]) * config.link_share, config.link_m)
+    for n in range(2, int(config.link_m / config.cell_m)):
+        far = bridged_m >= (n + 1) * config.cell_m
+        layer = np.zeros_like(grid)
+        layer[row[far], column[far]] = 1
+        grown = np.maximum(grown, cv2.dilate(layer, np.ones((n, n), np.uint8)))
+    labels = cv2.connectedComponents(grown, connectivity=8)[1]
+    component: Indices = labels[row, column].astype(np.int64)
+    return component
+
+
+def _compact(row: Indices, column: Indices, component: Indices, config: LidarConfig) -> Indices:
+    """Group of each return, (N,), from 0 without gaps: a long component whose box would be mostly empty is halved until
+    none is. The box of a curved guard rail covers the road beside it; those of its pieces do not.
+    """
+    wide = int(column.max()) + 1
+    cells, first, cell_of = np.unique(row * wide + column, return_index=True, return_inverse=True)
+    place = np.column_stack(np.divmod(cells, wide))
+    labels = component[first]
+    order = np.argsort(labels, kind="stable")
+    pending = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    group_of = np.zeros(len(cells), np.int64)
+    count = 0
+    while pending:
+        members = pending.pop()
+        inside = place[members]
+        low = inside.min(axis=0)
+        extent = inside.max(axis=0) - low + 1
+        axis = int(extent.argmax())
+        if extent[axis] * config.cell_m <= config.compact_m or len(members) >= FILLED_SHARE * extent.prod():
+            group_of[members] = count
+            count += 1
+            continue
+        lower = inside[:, axis] < low[axis] + extent[axis] // 2
+        pending += [members[lower], members[~lower]]
+    group: Indices = group_of[cell_of.reshape(-1)]
+    return group
