@@ -16,8 +16,11 @@ RING_M = 1.0
 """Depth of a cell of the polar grid."""
 NEIGHBOURS = 4
 """Sectors on either side that vote on a cell's ground: more than a car takes at the distance where rings get sparse."""
-LOOSE_M = 8.0
+LOOSE_M = np.float32(8.0)
 """Beyond this distance from the last ground seen, nothing more is conceded to what claims to be ground."""
+LEVER_M = np.float32(5.0)
+"""Nearer ground gives no slope: its noise would be multiplied."""
+_ELECTORATE = (np.arange(SECTORS)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS + 1)) % SECTORS
 
 AHEAD_M = (5.0, 15.0)
 """Where the road before the vehicle is looked for."""
@@ -60,23 +63,25 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
 def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) -> Points:
     """Ground per cell, (rings, sectors), from the lowest return of each (inf: none) and whether something stands."""
     ground = np.empty_like(lowest)
-    last = np.zeros(SECTORS, np.float32)  # height of the ground last believed, and its distance
+    last = np.zeros(SECTORS, np.float32)  # the ground last believed in each sector, and its distance
     last_m = np.zeros(SECTORS, np.float32)
-    wrap = np.arange(-NEIGHBOURS, SECTORS + NEIGHBOURS) % SECTORS
-    slope_max = config.ground_slope_share
-    for k in range(len(lowest)):
-        here_m = (k + 0.5) * RING_M
-        slope = np.clip(last / np.maximum(last_m, 5.0), -slope_max, slope_max)
+    noise_m, slope_max = np.float32(config.ground_noise_m), np.float32(config.ground_slope_share)
+    for k, claim in enumerate(lowest):
+        here_m = np.float32((k + 0.5) * RING_M)
         gap_m = here_m - last_m
-        expected = last + slope * gap_m
-        conceded_m = np.where(occupied[k], RING_M, np.minimum(gap_m, LOOSE_M))
-        believed = np.abs(lowest[k] - expected) <= config.ground_noise_m + slope_max * conceded_m
-        claim = np.where(believed, lowest[k], expected)
-        votes = np.lib.stride_tricks.sliding_window_view(claim[wrap], 2 * NEIGHBOURS + 1)
-        ground[k] = np.partition(votes, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-        last = np.where(believed, ground[k], last)
+        line = last / np.maximum(last_m, LEVER_M)
+        expected = _vote(last + gap_m * np.minimum(np.maximum(line, -slope_max), slope_max))
+        conceded_m = np.where(occupied[k], np.float32(RING_M), np.minimum(gap_m, LOOSE_M))
+        believed = np.abs(claim - expected) <= noise_m + slope_max * conceded_m
+        ground[k] = _vote(np.where(believed, claim, expected))
+        last = np.where(believed, claim, last)
         last_m = np.where(believed, here_m, last_m)
     return ground
+
+
+def _vote(heights: Points) -> Points:
+    """Median of each sector and its neighbours."""
+    return np.partition(heights[_ELECTORATE], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
 
 
 class Plane(NamedTuple):

@@ -41,24 +41,27 @@ def find_obstacles(points_base: Points, config: LidarConfig) -> tuple[Obstacle, 
     points, height, row, column = points[enough], height[enough], row[enough], column[enough]
     group = _compact(row, column, component[enough], config)
     points_n = np.bincount(group)
-    low, high = np.full((2, len(points_n), 2), np.inf, np.float32)
-    np.minimum.at(low, group, points[:, :2])
-    np.minimum.at(high, group, -points[:, :2])
-    top = np.full(len(points_n), -np.inf, np.float32)
-    np.maximum.at(top, group, height)
-    distance = np.full(len(points_n), np.inf, np.float32)
-    np.minimum.at(distance, group, np.hypot(points[:, 0], points[:, 1]))
+    x, y = points[:, 0], points[:, 1]
+    x_min, y_min, distance = (_least(values, group, len(points_n)) for values in (x, y, np.hypot(x, y)))
+    x_max, y_max, z_max = (-_least(-values, group, len(points_n)) for values in (x, y, height))
     return tuple(
         Obstacle(
-            x_min_m=float(low[k, 0]),
-            x_max_m=float(-high[k, 0]),
-            y_min_m=float(low[k, 1]),
-            y_max_m=float(-high[k, 1]),
-            z_max_m=float(top[k]),
+            x_min_m=float(x_min[k]),
+            x_max_m=float(x_max[k]),
+            y_min_m=float(y_min[k]),
+            y_max_m=float(y_max[k]),
+            z_max_m=float(z_max[k]),
             points_n=int(points_n[k]),
         )
         for k in np.argsort(distance, kind="stable")[:MAX_OBSTACLES]
     )
+
+
+def _least(values: Points, group: Indices, groups_n: int) -> Points:
+    """Least value of each group."""
+    least = np.full(groups_n, np.inf, np.float32)
+    np.minimum.at(least, group, values)
+    return least
 
 
 def _in_reach(points: Points, config: LidarConfig) -> npt.NDArray[np.bool_]:
