@@ -73,6 +73,9 @@ class LidarConfig(BaseModel):
         "repeated is all invalid.",
     )
     invalid_scans_n: int = Field(3, ge=1, le=1000, description="Scans in a row with more that make a fault.")
+    view_deg: float = Field(
+        60.0, ge=10, le=180, description="To this far on either side of straight ahead the lidar must see something."
+    )
     sector_points_n: int = Field(
         3, ge=1, le=10_000, description="A sector of 10 degrees with fewer valid returns sees nothing, not even ground."
     )

@@ -48,7 +48,7 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
         return np.zeros(0, np.float32)
     x, y, z = points.T
     ring = (np.hypot(x, y) / RING_M).astype(np.int32)
-    sector = (np.arctan2(y, x) * (SECTORS / (2 * np.pi))).astype(np.int32) % SECTORS
+    sector = (np.arctan2(y, x) * (SECTORS / (2 * np.pi)) + SECTORS).astype(np.int32) % SECTORS
     rings = int(ring.max()) + 1
     cell = ring * SECTORS + sector
     lowest = np.full(rings * SECTORS, np.inf, np.float32)
@@ -57,7 +57,8 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
     stands = (rise > config.step_m) & (rise <= config.clearance_m)
     occupied = np.bincount(cell[stands], minlength=lowest.size) > 0
     ground = _walk(lowest.reshape(rings, SECTORS), occupied.reshape(rings, SECTORS), config)
-    return z - ground.reshape(-1)[cell]
+    height: npt.NDArray[np.float32] = z - ground.reshape(-1)[cell]
+    return height
 
 
 def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) -> Points:
@@ -81,17 +82,16 @@ def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) 
 
 def _vote(heights: Points) -> Points:
     """Median of each sector and its neighbours."""
-    return np.partition(heights[_ELECTORATE], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
+    median: Points = np.partition(heights[_ELECTORATE], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
+    return median
 
 
 class Plane(NamedTuple):
-    """The road before the vehicle, as seen from a sensor believed to be on its mount.
-
-    ``height_m`` is its z at 10 m ahead, ``tilt_deg`` its greater slope along x or y.
-    """
+    """The road before the vehicle, as seen from a sensor believed to be on its mount: z at 10 m ahead, its slopes."""
 
     height_m: float
-    tilt_deg: float
+    slope_x_deg: float
+    slope_y_deg: float
 
 
 def road_ahead(points: Points) -> Plane | None:
@@ -118,4 +118,5 @@ def road_ahead(points: Points) -> Plane | None:
         plane = np.linalg.lstsq(design, z.astype(np.float64), rcond=None)[0]
         keep = z - design @ plane < 0.15
         x, y, z = x[keep], y[keep], z[keep]
-    return Plane(float(plane[0]), float(np.degrees(np.arctan(np.abs(plane[1:]).max()))))
+    slope_x_deg, slope_y_deg = np.degrees(np.arctan(plane[1:]))
+    return Plane(float(plane[0]), float(slope_x_deg), float(slope_y_deg))

@@ -53,7 +53,7 @@ def find_obstacles(points_base: Points, config: LidarConfig) -> tuple[Obstacle, 
             z_max_m=float(z_max[k]),
             points_n=int(points_n[k]),
         )
-        for k in np.argsort(distance, kind="stable")[:MAX_OBSTACLES]
+        for k in np.argsort(distance, kind="stable")[: min(MAX_OBSTACLES, np.count_nonzero(points_n))]
     )
 
 
@@ -69,7 +69,7 @@ def _in_reach(points: Points, config: LidarConfig) -> npt.NDArray[np.bool_]:
     x, y, z = points.T
     seen = (x <= config.reach_m) & (x >= -config.reach_behind_m) & (np.abs(y) <= config.reach_side_m)
     own = (x <= config.body_front_m) & (x >= -config.body_rear_m) & (np.abs(y) <= config.body_half_width_m)
-    allowed: npt.NDArray[np.bool_] = seen & ~own & np.isfinite(z)
+    allowed: npt.NDArray[np.bool_] = seen & ~own & (np.abs(z) <= config.reach_m)
     return allowed
 
 
@@ -104,28 +104,35 @@ def _linked(points: Points, row: Indices, column: Indices, config: LidarConfig) 
 
 
 def _compact(row: Indices, column: Indices, component: Indices, config: LidarConfig) -> Indices:
-    """Group of each return, (N,), from 0 without gaps: a long component whose box would be mostly empty is halved until
+    """Group of each return, (N,) from 0, with gaps: a long component whose box would be mostly empty is halved until
     none is. The box of a curved guard rail covers the road beside it; those of its pieces do not.
     """
     wide = int(column.max()) + 1
-    cells, first, cell_of = np.unique(row * wide + column, return_index=True, return_inverse=True)
-    place = np.column_stack(np.divmod(cells, wide))
-    labels = component[first]
-    order = np.argsort(labels, kind="stable")
-    pending = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    group_of = np.zeros(len(cells), np.int64)
-    count = 0
+    at = row * wide + column
+    component_at = np.full(int(at.max()) + 1, -1, np.int64)
+    component_at[at] = component
+    cells = np.flatnonzero(component_at >= 0)
+    place = np.divmod(cells, wide)
+    group_of = component_at[cells]
+    count = int(group_of.max()) + 1
+    long = np.zeros(count, np.bool_)
+    for along in place:
+        high, low = np.full((2, count), -1, np.int64)
+        np.maximum.at(high, group_of, along)
+        np.maximum.at(low, group_of, int(along.max()) - along)
+        long |= (high + low - int(along.max()) + 1) * config.cell_m > config.compact_m
+    pending = [np.flatnonzero(group_of == k) for k in np.flatnonzero(long)]
     while pending:
         members = pending.pop()
-        inside = place[members]
-        low = inside.min(axis=0)
-        extent = inside.max(axis=0) - low + 1
-        axis = int(extent.argmax())
-        if extent[axis] * config.cell_m <= config.compact_m or len(members) >= FILLED_SHARE * extent.prod():
-            group_of[members] = count
-            count += 1
+        inside = [along[members] for along in place]
+        extent = [int(np.ptp(along)) + 1 for along in inside]
+        axis = int(np.argmax(extent))
+        if extent[axis] * config.cell_m <= config.compact_m or len(members) >= FILLED_SHARE * extent[0] * extent[1]:
             continue
-        lower = inside[:, axis] < low[axis] + extent[axis] // 2
+        lower = inside[axis] < inside[axis].min() + extent[axis] // 2
+        group_of[members[lower]] = count
+        count += 1
         pending += [members[lower], members[~lower]]
-    group: Indices = group_of[cell_of.reshape(-1)]
+    component_at[cells] = group_of
+    group: Indices = component_at[at]
     return group
