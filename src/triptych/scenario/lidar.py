@@ -11,6 +11,7 @@ below vehicles and rails, and echoes of the drops themselves aren't modelled eit
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ class LidarModel:
         if not (
             1 <= len(rings) <= 128
             and all(-60.0 <= r <= 60.0 for r in rings)
-            and all(a < b for a, b in zip(rings, rings[1:], strict=False))
+            and all(a < b for a, b in itertools.pairwise(rings))
         ):
             raise ConfigError("must be 1..128 ascending elevations within ±60 degrees", field="rings_deg", value=rings)
         for name, least, greatest in (
