@@ -10,6 +10,7 @@ from triptych.scenario.config import (
     demo_config,
     random_config,
 )
+from triptych.scenario.lidar import LidarModel
 from triptych.scenario.outcome import Collision, Outcome, Stop
 from triptych.scenario.truth import SceneTruth, TruthBox
 from triptych.scenario.world import Scenario
@@ -20,6 +21,7 @@ __all__ = [
     "Collision",
     "DriverAction",
     "DriverEvent",
+    "LidarModel",
     "Outcome",
     "Rule",
     "Scenario",

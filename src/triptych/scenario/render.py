@@ -17,7 +17,7 @@ from triptych.scenario.config import ScenarioConfig
 from triptych.scenario.ground import JUNCTION_LEAD_M, GroundPainter, GroundPiece, Texture, make_texture
 from triptych.scenario.mesh import Mesh, Role
 from triptych.scenario.props import Instance
-from triptych.scenario.road import JUNCTION_M, Layout, Plan
+from triptych.scenario.road import BEND_AT_M, JUNCTION_M, Layout, Plan
 from triptych.scenario.signals import Aspect
 
 VIEW_M = 280.0
@@ -90,7 +90,6 @@ class Renderer:
         azimuth = float(np.random.Generator(np.random.PCG64([int(config.seed), 73])).uniform(-2.6, 2.6))
         # direction to the sun, never straight ahead: 0 is behind us
         self._sun = (0.8 * math.sin(azimuth), 0.6, -0.8 * math.cos(azimuth))
-        self._curve_z = np.arange(-20.0, 420.0, 4.0)
 
     def prepare(self, plan: Plan) -> None:
         """Paint ahead what the drive will need, so that no frame has to wait for it."""
@@ -151,16 +150,6 @@ class Renderer:
 
     # ---- composing
 
-    def curve(self, plan: Plan, s_m: float) -> npt.NDArray[np.float64]:
-        """How far the road has moved to the right at the distances ``_curve_z``, seen along the road at ``s_m``."""
-        step = self._curve_z[1] - self._curve_z[0]
-        kappa = plan.curvature(s_m + self._curve_z)
-        heading = np.cumsum(kappa) * step
-        zero = round(-self._curve_z[0] / step)
-        heading -= heading[zero]
-        offset = np.cumsum(heading) * step
-        return np.asarray(offset - offset[zero])
-
     def _choose(
         self,
         instances: list[Instance],
@@ -184,7 +173,7 @@ class Renderer:
             return [], []
         place = np.array([(i.s, i.d, i.mesh.radius_m) for i in near])
         z = place[:, 0] - s_m
-        x = place[:, 1] - d_m + np.interp(z, self._curve_z, curve) - yaw_rad * z
+        x = place[:, 1] - d_m + np.interp(z, BEND_AT_M, curve) - yaw_rad * z
         inside = np.abs(x) - place[:, 2] < (np.maximum(z, 0.0) + place[:, 2]) * (0.5 * camera.width_px / camera.fx_px)
         inside &= z > -place[:, 2]
         chosen = [near[k] for k in np.flatnonzero(inside).tolist()]
@@ -222,7 +211,7 @@ class Renderer:
         z: npt.NDArray[np.float32] = v[:, 2] * at[:, 0] - v[:, 0] * at[:, 1] + at[:, 2]
         x: npt.NDArray[np.float32] = v[:, 0] * at[:, 0] + v[:, 2] * at[:, 1] + at[:, 3]
         y = v[:, 1] + at[:, 4]
-        x += np.asarray(np.interp(z, self._curve_z, curve), np.float32) - np.float32(yaw_rad) * z
+        x += np.asarray(np.interp(z, BEND_AT_M, curve), np.float32) - np.float32(yaw_rad) * z
         points = camera.project(x, y, z)
 
         polygon_instance = np.repeat(np.arange(len(chosen)), n_polygons)
@@ -340,7 +329,7 @@ class Renderer:
             cv2.addWeighted(image[:first], 1 - air.progress, other, air.progress, 0, dst=image[:first])
 
         def offset(z: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-            bent = np.interp(z, self._curve_z, curve)
+            bent = np.interp(z, BEND_AT_M, curve)
             return np.asarray(bent - yaw_rad * z, np.float32)
 
         if not self._lit:

@@ -174,6 +174,10 @@ class Stretch:
 _DEFAULT_LENGTH_M = {Road.HIGHWAY: 500.0, Road.RURAL: 500.0, Road.URBAN: 400.0, Road.CROSSING: 120.0, Road.WORKS: 400.0}
 
 
+BEND_AT_M = np.arange(-20.0, 420.0, 4.0)
+"""Distances along the road from the ego at which :meth:`Plan.bend` says where the road is."""
+
+
 class Plan:
     """The stretches of a drive, generated as far as anybody looks and forgotten behind the ego."""
 
@@ -253,3 +257,14 @@ class Plan:
         amplitude = np.interp(s_m, xs, ys) * self._config.curvature
         waves = np.sin(s_m[:, None] * self._waves + self._phases) @ np.array((0.25, 0.35, 0.3, 0.3))
         return np.asarray(amplitude * waves)
+
+    def bend(self, s_m: float) -> npt.NDArray[np.float64]:
+        """How far the road has moved to the right at the distances ``BEND_AT_M``, seen along the road at ``s_m``;
+        metres. Between them it is straight."""
+        step = BEND_AT_M[1] - BEND_AT_M[0]
+        kappa = self.curvature(s_m + BEND_AT_M)
+        heading = np.cumsum(kappa) * step
+        zero = round(-BEND_AT_M[0] / step)
+        heading -= heading[zero]
+        offset = np.cumsum(heading) * step
+        return np.asarray(offset - offset[zero])

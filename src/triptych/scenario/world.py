@@ -22,6 +22,7 @@ from triptych.scenario.advice import Situation, assess
 from triptych.scenario.camera import Camera
 from triptych.scenario.config import DriverAction, ScenarioConfig
 from triptych.scenario.ego import CURVE_ACCELERATION_MPS2, Ego
+from triptych.scenario.lidar import LidarModel, Pose, Sweep, sweep
 from triptych.scenario.manoeuvre import Manoeuvre
 from triptych.scenario.outcome import Collision, Outcome
 from triptych.scenario.props import BACKDROP, BEYOND, ROADSIDE, Instance
@@ -42,15 +43,17 @@ class Scenario:
 
     Args:
         config: see :class:`ScenarioConfig`.
+        lidar: the sensor behind :meth:`scan`.
 
     Raises:
         ConfigError: not a configuration.
     """
 
-    def __init__(self, config: ScenarioConfig) -> None:
+    def __init__(self, config: ScenarioConfig, lidar: LidarModel | None = None) -> None:
         if not isinstance(config, ScenarioConfig):
             raise ConfigError("must be a ScenarioConfig", field="config", value=type(config).__name__)
         self.config = config
+        self.lidar = LidarModel() if lidar is None else lidar
         self._plan = Plan(config)
         self._ego = Ego()
         start = self._allowed_mps(0.0) if config.start_speed_mps is None else config.start_speed_mps
@@ -314,7 +317,7 @@ class Scenario:
     def _draw(self) -> tuple[Drawing, npt.NDArray[np.float64]]:
         if self._drawn is None or self._drawn[0] != self._ticks:
             renderer, ego = self._render(), self._ego
-            curve = renderer.curve(self._plan, ego.s)
+            curve = self._plan.bend(ego.s)
             air = atmosphere.air_at(self._plan, ego.s)
             drawing = renderer.compose(
                 self._instances(), ego.s, ego.d, ego.yaw_rad, curve, renderer.look(air), self._time_s
@@ -340,6 +343,22 @@ class Scenario:
         return self._render().paint(
             drawing, self._plan, ego.s, ego.d, ego.yaw_rad, self._heading_rad, curve, air, self._ticks, out
         )
+
+    def scan(self) -> npt.NDArray[np.float32]:
+        """The lidar's scan now: (N, 3) float32, x forward, y left, z up, metres in the frame of the sensor
+        ``lidar``; see :mod:`.lidar`. Beams that do not come back are left out. It doesn't depend on the camera's
+        settings, and neither on whether or how often it is called."""
+        return self._sweep(self._instances()).points
+
+    def _sweep(self, things: list[Instance]) -> Sweep:
+        ego, seed = self._ego, int(self.config.seed)
+        air = atmosphere.air_at(self._plan, ego.s)
+        a = atmosphere.make_look(air.weather, air.light, seed, 1.0)
+        b = atmosphere.make_look(air.next_weather, air.next_light, seed, 1.0)
+        extinction_per_m = atmosphere.blend(a, b, air.progress).extinction_per_m
+        pose = Pose(ego.s, ego.d, ego.yaw_rad, self._plan.bend(ego.s))
+        rng = np.random.Generator(np.random.PCG64([seed, 83, self._ticks]))
+        return sweep(self.lidar, things, pose, extinction_per_m, rng)
 
     def truth(self) -> SceneTruth:
         """Ground truth of the frame that :meth:`render` gives now."""
