@@ -361,7 +361,8 @@ class ClosedLoop:
 
     def _look(self, cloud: PointCloud) -> None:
         self._seen += 1
-        found = protect(self._sensing.take(cloud), self._seen)
+        moving = self.scenario.speed_mps >= self.config.standstill_speed_mps
+        found = protect(self._sensing.take(cloud, moving), self._seen)
         self._at(self.now_ns + LIDAR_WORK_NS, partial(self._send, OBSTACLES, found))
 
     def _tell_driver(self) -> None:

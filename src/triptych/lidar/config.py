@@ -1,4 +1,4 @@
-"""Every number of the lidar: one schema; ROS parameters and documentation can be generated from it."""
+"""Every number of the lidar: one schema; ROS parameters and documentation are generated from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LidarConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    x_m: float = Field(0.0, ge=-20, le=20, description="Sensor ahead of base_link.")
+    x_m: float = Field(1.5, ge=-20, le=20, description="Sensor ahead of base_link.")
     y_m: float = Field(0.0, ge=-5, le=5, description="Sensor left of base_link.")
     z_m: float = Field(1.8, ge=0, le=6, description="Sensor above the road.")
     yaw_deg: float = Field(0.0, ge=-180, le=180, description="Sensor turned to the left.")
@@ -23,9 +23,9 @@ class LidarConfig(BaseModel):
     roll_deg: float = Field(0.0, ge=-180, le=180, description="Sensor's left side turned up.")
 
     body_front_m: float = Field(
-        2.0, ge=0, le=20, description="The vehicle's own body reaches this far ahead of base_link; not looked at there."
+        3.6, ge=0, le=20, description="The vehicle's own body reaches this far ahead of base_link; not looked at there."
     )
-    body_rear_m: float = Field(2.0, ge=0, le=20, description="And this far behind it.")
+    body_rear_m: float = Field(1.3, ge=0, le=20, description="And this far behind it.")
     body_half_width_m: float = Field(1.0, ge=0, le=3, description="And this far to either side.")
 
     reach_m: float = Field(60.0, ge=5, le=200, description="Nothing further ahead is reported.")

@@ -541,13 +541,19 @@ def cloud_from_msg(msg: PointCloud2, number: int) -> PointCloud:
 
 def cloud_to_msg(cloud: PointCloud) -> PointCloud2:
     """(N, 3) float32 as an unordered cloud of x, y, z."""
-    data, step = encode_cloud(cloud.points)
-    fields = [PointField(name=n, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, n in enumerate("xyz")]
-    count = len(cloud.points)
-    msg = PointCloud2(height=1, width=count, fields=fields, point_step=step, row_step=step * count, is_dense=True)
+    parts = encode_cloud(cloud.points)
+    msg = PointCloud2(
+        height=parts.height,
+        width=parts.width,
+        fields=[PointField(name=n, offset=o, datatype=d, count=c) for n, o, d, c in parts.fields],
+        is_bigendian=parts.is_bigendian,
+        point_step=parts.point_step,
+        row_step=parts.row_step,
+        is_dense=True,
+    )
     msg.header.stamp = to_time(cloud.stamp_ns)
     msg.header.frame_id = cloud.frame_id
     buffer = array.array("B")
-    buffer.frombytes(data)
+    buffer.frombytes(parts.data)
     msg.data = buffer
     return msg

@@ -7,19 +7,21 @@ import time
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
+from nav_msgs.msg import Odometry as OdometryMsg
 from rclpy.node import Node
 from sensor_msgs.msg import PointCloud2
 
 from triptych.contract import InputError, Obstacles, protect
 from triptych.lidar import LidarSensing
 from triptych.nodes import convert, realtime, topics
-from triptych.nodes.io import DATA_QOS, SENSOR_QOS, BlockingReader, create_publisher
+from triptych.nodes.io import DATA_QOS, INPUT_QOS, SENSOR_QOS, BlockingReader, PolledReader, create_publisher
 from triptych.nodes.params import LidarParams, load
 from triptych.nodes.runtime import Notes, diagnostic, diagnostics, main
 from triptych_ros.msg import Obstacles as ObstaclesMsg
 
 WAIT_S = 0.5
 REPORT_S = 1.0
+STANDSTILL_MPS, SPEED_FRESH_S = 0.1, 0.5
 
 
 class LidarNode(Node):  # type: ignore[misc]
@@ -34,6 +36,9 @@ class LidarNode(Node):  # type: ignore[misc]
         self._obstacles = create_publisher(self, ObstaclesMsg, topics.OBSTACLES.name, DATA_QOS, self.notes)
         self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
         self._reader = BlockingReader(self, PointCloud2, topics.LIDAR_POINTS.name, SENSOR_QOS, self.notes)
+        self._others = PolledReader(self)
+        self._others.add(OdometryMsg, topics.ODOMETRY.name, INPUT_QOS, self._on_odometry, self.notes)
+        self._speed_mps, self._speed_s = 0.0, -SPEED_FRESH_S
         self._obtained = realtime.Obtained()
         self._scans = 0
         self._last: Obstacles | None = None
@@ -65,9 +70,18 @@ class LidarNode(Node):  # type: ignore[misc]
             self.notes(str(error), key=f"points {error.field}")
             return
         self._scans += 1
-        self._last = protect(self._sensing.take(cloud), self._scans)
+        self._others.poll()
+        self._last = protect(self._sensing.take(cloud, self._moving()), self._scans)
         self._obstacles.publish(convert.obstacles_to_msg(self._last))
         self._slowest_ms = max(self._slowest_ms, (time.monotonic() - begin_s) * 1e3)
+
+    def _on_odometry(self, msg: Any) -> None:
+        self._speed_mps, self._speed_s = convert.odometry_from_msg(msg).speed_mps, time.monotonic()
+
+    def _moving(self) -> bool:
+        """Whether the vehicle moves, or may: only a fresh speed near zero says that it does not."""
+        standing = abs(self._speed_mps) < STANDSTILL_MPS and time.monotonic() - self._speed_s <= SPEED_FRESH_S
+        return not standing
 
     def _report(self, heard: bool) -> None:
         last = self._last
@@ -93,6 +107,7 @@ class LidarNode(Node):  # type: ignore[misc]
         if self._thread.is_alive():
             self._thread.join(0.5)
         self._reader.close()
+        self._others.close()
 
 
 if __name__ == "__main__":
