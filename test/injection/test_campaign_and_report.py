@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from triptych.injection.campaign import load_campaign
 from triptych.injection.command import narrowed
 from triptych.injection.faults import KINDS
 from triptych.injection.report import document, limits_of, row_of, summarise, write
-from triptych.injection.run import TRIALS_FILE, plain, run_campaign, trial_of
-from triptych.injection.trial import Trial, Verdict
+from triptych.injection.run import TRIALS_FILE, _in_a_copy, load_engines, plain, run_campaign, trial_of
+from triptych.injection.trial import Trial, Verdict, run_trial
 from triptych.resources import resource
 from triptych.supervisor.faults import load_faults
 
@@ -164,6 +165,29 @@ def test_each_kind_of_complaint_breaks_a_limit(verdict: Verdict) -> None:
     trials = [good, good, replace(good, verdict=verdict)]
     assert not all(limit.held for limit in limits_of(row_of("all", trials, demanding), [], trials))
     assert plain(trials[2])["verdict"] == verdict.value
+
+
+def test_trials_that_share_a_drive_are_those_of_their_own_drives(tmp_path: Path) -> None:
+    """Whatever a fault does to its copy of the drive, the next one does not notice."""
+    entries = [
+        {"id": name, "kind": kind, "with": parameters}
+        for name, kind, parameters in (
+            ("killed", "process.kill", {"process": "detector"}),
+            ("healthy", "none", {}),
+            ("stepped", "clock.offset", {"step_s": 1.0}),
+            ("frozen", "camera.freeze", {}),
+        )
+    ]
+    plan = campaign(*entries)
+    engines = load_engines({})
+    table = load_faults(resource("config", "faults.yaml"))
+    together = run_campaign(plan, tmp_path, workers=2)
+    assert together == [run_trial(plan, entry, 1, engines, table) for entry in plan.faults]
+
+
+def test_a_trial_that_dies_is_no_result() -> None:
+    with pytest.raises(RuntimeError, match="ended without a result, exit code 3"):
+        _in_a_copy(lambda: os._exit(3))
 
 
 def test_a_campaign_in_which_nothing_was_tried_holds_nothing() -> None:

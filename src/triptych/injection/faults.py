@@ -401,10 +401,11 @@ class Answer(Injected):
     def answer(self, tier: Tier, output: EngineOutput, now_ns: int) -> EngineOutput | BaseException | None:
         if not self.active(now_ns) or tier.key not in self.parameters.tiers:
             return None
-        self.effects += 1
         self.count += 1
         self.first = self._firsts.setdefault(tier, output.payload)
-        return ANSWERS[self.parameters.what](self, output)
+        changed = ANSWERS[self.parameters.what](self, output)
+        self.effects += changed != output  # nothing can be taken from a detector on an empty road
+        return changed
 
 
 def _with(output: EngineOutput, **changes: Any) -> EngineOutput:

@@ -186,6 +186,13 @@ class ClosedLoop:
         self._heard: tuple[object, ...] = ()
         self._safe: bool | None = None
         self._schedule(round(NS / drive.fps))
+        self.inject(fault)
+
+    def inject(self, fault: Fault) -> None:
+        """From now on, this is broken instead."""
+        self.fault = fault
+        for at_ns, process, what in fault.changes():
+            self._at(at_ns, partial(self._change, process, what))
 
     # ---- events ----
 
@@ -203,8 +210,6 @@ class ClosedLoop:
         for lane in self.lanes.values():
             lane.core.start(self.begin_ns, self.stamp_ns)
             self._every(STATUS_PERIOD_NS, partial(self._status, lane))
-        for at_ns, process, what in self.fault.changes():
-            self._at(at_ns, partial(self._change, process, what))
         self._every(CYCLE_NS, self._drive)
         self._every(frame_ns, self._take_picture)
         if self.config.lidar_expected:

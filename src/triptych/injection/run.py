@@ -9,21 +9,28 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import cv2
 
 from triptych.contract import ConfigError, Tier
 from triptych.documents import parse_json
 from triptych.engines.load import load_engine
 from triptych.engines.locate import locate
 from triptych.engines.protocol import Engine
-from triptych.injection.campaign import Campaign
-from triptych.injection.trial import Trial, Verdict, run_trial
+from triptych.injection.campaign import Campaign, Entry
+from triptych.injection.loop import ClosedLoop
+from triptych.injection.trial import Trial, Verdict, break_and_judge, healthy_drive, run_trial
 from triptych.lifetime import end_with
 from triptych.resources import resource
 from triptych.supervisor.faults import FaultRow, load_faults
 
 TRIALS_FILE = "trials.jsonl"
+TOGETHER = 8
+"""Trials that share the healthy part of their drive: more save little, and an interruption costs as many."""
 _worker: tuple[Campaign, Mapping[Tier, Engine], Sequence[FaultRow]] | None = None
 
 
@@ -46,13 +53,47 @@ def _begin(campaign: Campaign, engines: Mapping[Tier, str]) -> None:
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         end_with(parent.pid)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    cv2.setNumThreads(1)
     _worker = (campaign, load_engines(engines), load_faults(resource("config", "faults.yaml")))
 
 
-def _try(number: int, seed: int) -> dict[str, Any]:
+def _try(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """Trials of one seed, all with a lidar or all without: the healthy drive before the faults is driven once, and each
+    fault befalls a copy of this process."""
     assert _worker is not None
     campaign, engines, table = _worker
-    return plain(run_trial(campaign, campaign.faults[number], seed, engines, table))
+    entries = [campaign.faults[number] for number in numbers]
+    loop = healthy_drive(campaign, entries[0].lidar, seed, engines, table)
+    return [_in_a_copy(partial(_rest, loop, campaign, entry, seed)) for entry in entries]
+
+
+def _rest(loop: ClosedLoop, campaign: Campaign, entry: Entry, seed: int) -> dict[str, Any]:
+    return plain(break_and_judge(loop, campaign, entry, seed))
+
+
+def _in_a_copy(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Have a fork of this process do it. This one has a single thread (see :func:`_begin`), as forking demands.
+
+    Raises:
+        RuntimeError: it died.
+    """
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def run() -> None:
+        end_with(worker)
+        sender.send(work())
+
+    worker, child = os.getpid(), fork.Process(target=run)
+    child.start()
+    sender.close()
+    try:
+        result: dict[str, Any] = receiver.recv()
+    except EOFError:
+        child.join()
+        raise RuntimeError(f"a trial ended without a result, exit code {child.exitcode}") from None
+    child.join()
+    return result
 
 
 def plain(trial: Trial) -> dict[str, Any]:
@@ -132,19 +173,27 @@ def known_trials(path: Path, mark: str) -> Iterator[Trial]:
             continue
 
 
+def _jobs(campaign: Campaign, left: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
+    """Seed and faults that can share a drive, a few at a time."""
+    for (seed, _), group in groupby(left, lambda trial: (trial[1], campaign.faults[trial[0]].lidar)):
+        numbers = [number for number, _ in group]
+        for first in range(0, len(numbers), TOGETHER):
+            yield seed, numbers[first : first + TOGETHER]
+
+
 def _trials(
     campaign: Campaign, engines: Mapping[Tier, str], left: Sequence[tuple[int, int]], workers: int
 ) -> Iterator[Trial]:
     """Run them; the order of completion is that of the workers."""
-    if workers <= 1:
-        _begin(campaign, engines)
+    if workers <= 1:  # here, where others may have threads: nothing is forked
+        loaded, table = load_engines(engines), load_faults(resource("config", "faults.yaml"))
         for number, seed in left:
-            yield trial_of(_try(number, seed))
+            yield run_trial(campaign, campaign.faults[number], seed, loaded, table)
         return
-    spawn = multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("spawn")  # the caller may have threads, and a progress bar
     with ProcessPoolExecutor(workers, spawn, _begin, (campaign, engines)) as pool:
-        jobs = iter(left)
-        waiting: set[Future[dict[str, Any]]] = set()
+        jobs = _jobs(campaign, left)
+        waiting: set[Future[list[dict[str, Any]]]] = set()
         try:
             while True:
                 while len(waiting) < 2 * workers and (job := next(jobs, None)) is not None:
@@ -153,7 +202,7 @@ def _trials(
                     return
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
-                    yield trial_of(future.result())
+                    yield from map(trial_of, future.result())
         finally:
             for future in waiting:
                 future.cancel()

@@ -15,7 +15,7 @@ import numpy as np
 from triptych.contract import DegradationState, Tier
 from triptych.engines.protocol import Engine
 from triptych.injection.campaign import Campaign, Entry
-from triptych.injection.faults import KINDS, Expected, Injected
+from triptych.injection.faults import KINDS, Expected, Injected, Nothing, Parameters
 from triptych.injection.loop import NS, ClosedLoop, Log
 from triptych.replay.record import RunRecord
 from triptych.scenario.outcome import Outcome
@@ -98,25 +98,44 @@ def run_trial(
     Args:
         record: filled on the way; the fault is in it as one that was caused on purpose.
     """
-    rng = np.random.default_rng((seed, *entry.id.encode()))
-    at_s = round(campaign.drive.warm_s + 0.5 * float(rng.random()), 3)
-    kind = KINDS[entry.kind][0]
-    fault = kind(campaign.parameters(entry), round(at_s * NS), rng)
+    return break_and_judge(healthy_drive(campaign, entry.lidar, seed, engines, table, record), campaign, entry, seed)
+
+
+def healthy_drive(
+    campaign: Campaign,
+    lidar: bool,
+    seed: int,
+    engines: Mapping[Tier, Engine],
+    table: Sequence[FaultRow],
+    record: RunRecord | None = None,
+) -> ClosedLoop:
+    """A drive of this seed up to where the first fault may begin; nothing is broken in it."""
     drive = campaign.drive.config(seed)
     focal_share = 0.5 / math.tan(math.radians(drive.camera_fov_deg) / 2)
     loop = ClosedLoop(
         drive,
         engines,
         table,
-        supervisor_config({"lidar_expected": entry.lidar, "camera_focal_share": focal_share}),
-        fault,
+        supervisor_config({"lidar_expected": lidar, "camera_focal_share": focal_share}),
+        Nothing(Parameters(), 0, np.random.default_rng(0)),
         {tier: modelled_ms(tier, engine, {}) for tier, engine in engines.items()},
         record,
     )
-    if record is not None and entry.kind != "none":
+    loop.run(campaign.drive.warm_s)
+    return loop
+
+
+def break_and_judge(loop: ClosedLoop, campaign: Campaign, entry: Entry, seed: int) -> Trial:
+    """The rest of a healthy drive with one fault, and the judgement on it; the loop is used up."""
+    rng = np.random.default_rng((seed, *entry.id.encode()))
+    at_s = round(campaign.drive.warm_s + 0.5 * float(rng.random()), 3)
+    kind = KINDS[entry.kind][0]
+    fault = kind(campaign.parameters(entry), round(at_s * NS), rng)
+    if loop.record is not None and entry.kind != "none":
         least, within_ms = entry.expect.table().least.name, entry.expect.within_s * 1e3
         injected = {"fault": entry.kind, "target": entry.id, "from_s": at_s, "expect": least, "within_ms": within_ms}
-        record.meta.update(injected=[injected], input=f"{entry.id}, seed {seed}")
+        loop.record.meta.update(injected=[injected], input=f"{entry.id}, seed {seed}")
+    loop.inject(fault)
     loop.run(at_s)
     before, speed_mps = loop.state, loop.scenario.speed_mps
     loop.run(at_s + campaign.drive.after_s)
