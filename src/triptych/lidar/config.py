@@ -47,7 +47,7 @@ class LidarConfig(BaseModel):
         ge=0,
         le=0.5,
         description="Nor are they linked over more than this share of their distance, with which the gap between "
-        "neighbouring beams on one car grows; neighbouring cells always are.",
+        "neighbouring beams on one car grows; what lies in neighbouring cells always is.",
     )
     compact_m: float = Field(
         6.0, ge=3, le=30, description="What is longer, and leaves most of its box empty, is given as several boxes."

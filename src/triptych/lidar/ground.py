@@ -16,6 +16,9 @@ RING_M = 1.0
 """Depth of a cell of the polar grid."""
 NEIGHBOURS = 4
 """Sectors on either side that vote on a cell's ground: more than a car takes at the distance where rings get sparse."""
+QUORUM = 5
+"""Of these nine must see ground, within DEPTH cells, for their median to count: again more than a car takes."""
+DEPTH = 2
 LOOSE_M = np.float32(8.0)
 """Beyond this distance from the last ground seen, nothing more is conceded to what claims to be ground."""
 LEVER_M = np.float32(5.0)
@@ -35,11 +38,12 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
     """Height of each return above the local ground, (N,) float32 metres.
 
     The lowest return of each cell of a polar grid claims to be ground. From the vehicle outwards a claim is believed
-    if it fits the ground before it, continued on the straight line from the road beneath the vehicle, within noise and
-    a slope per metre since ground was last seen; a cell in which something stands gets the slope of one cell only,
-    since its lowest return may belong to that. The median over neighbouring sectors counts: neither a car on which one
-    beam falls nor reflections from below the road lift or sink the ground. Where nothing is believed the line goes on;
-    at the vehicle it is z = 0.
+    if it fits what is expected there, within noise and a slope per metre since ground was last seen; a cell in which
+    something stands gets the slope of one cell only, since its lowest return may belong to that. Expected is the
+    straight line from the road beneath the vehicle through the ground last believed, in the median over neighbouring
+    sectors. Where most sectors of a neighbourhood believe something, the median of that is the ground, elsewhere what
+    is expected: neither a car on which one beam falls nor reflections from below the road lift or sink it. At the
+    vehicle the ground is z = 0, and stays so where nothing is seen.
 
     Args:
         points: (N, 3) float32 in ``base_link``, finite.
@@ -56,14 +60,16 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
     rise = z - lowest[cell]
     stands = (rise > config.step_m) & (rise <= config.clearance_m)
     occupied = np.bincount(cell[stands], minlength=lowest.size) > 0
-    ground = _walk(lowest.reshape(rings, SECTORS), occupied.reshape(rings, SECTORS), config)
+    ground = _agreed(*_walk(lowest.reshape(rings, SECTORS), occupied.reshape(rings, SECTORS), config))
     height: npt.NDArray[np.float32] = z - ground.reshape(-1)[cell]
     return height
 
 
-def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) -> Points:
-    """Ground per cell, (rings, sectors), from the lowest return of each (inf: none) and whether something stands."""
-    ground = np.empty_like(lowest)
+def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) -> tuple[Points, Points]:
+    """From the lowest return of each cell (inf: none) and whether something stands there, both (rings, sectors): the
+    ground expected, and what is believed of it (inf: nothing).
+    """
+    expected, believed = np.empty_like(lowest), np.empty_like(lowest)
     last = np.zeros(SECTORS, np.float32)  # the ground last believed in each sector, and its distance
     last_m = np.zeros(SECTORS, np.float32)
     noise_m, slope_max = np.float32(config.ground_noise_m), np.float32(config.ground_slope_share)
@@ -71,19 +77,30 @@ def _walk(lowest: Points, occupied: npt.NDArray[np.bool_], config: LidarConfig) 
         here_m = np.float32((k + 0.5) * RING_M)
         gap_m = here_m - last_m
         line = last / np.maximum(last_m, LEVER_M)
-        expected = _vote(last + gap_m * np.minimum(np.maximum(line, -slope_max), slope_max))
+        lines = last + gap_m * np.minimum(np.maximum(line, -slope_max), slope_max)
+        expected[k] = np.partition(lines[_ELECTORATE], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
         conceded_m = np.where(occupied[k], np.float32(RING_M), np.minimum(gap_m, LOOSE_M))
-        believed = np.abs(claim - expected) <= noise_m + slope_max * conceded_m
-        ground[k] = _vote(np.where(believed, claim, expected))
-        last = np.where(believed, claim, last)
-        last_m = np.where(believed, here_m, last_m)
-    return ground
+        fits = np.abs(claim - expected[k]) <= noise_m + slope_max * conceded_m
+        believed[k] = np.where(fits, claim, np.float32(np.inf))
+        last = np.where(fits, claim, last)
+        last_m = np.where(fits, here_m, last_m)
+    return expected, believed
 
 
-def _vote(heights: Points) -> Points:
-    """Median of each sector and its neighbours."""
-    median: Points = np.partition(heights[_ELECTORATE], NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-    return median
+def _agreed(expected: Points, believed: Points) -> Points:
+    """The ground of each cell, (rings, sectors): the median of what is believed in its neighbourhood, if enough of its
+    sectors believe anything, else what is expected.
+    """
+    rings = len(believed)
+    padded = np.pad(believed, ((DEPTH, DEPTH), (0, 0)), constant_values=np.inf)
+    near = believed
+    for d in range(1, DEPTH + 1):  # the nearest ring of a sector that has something speaks for it, the inner one first
+        for shift in (-d, d):
+            near = np.where(np.isinf(near), padded[DEPTH + shift : DEPTH + shift + rings], near)
+    votes = np.sort(near[:, _ELECTORATE], axis=2)
+    votes_n = np.count_nonzero(np.isfinite(votes), axis=2)
+    median = np.take_along_axis(votes, np.maximum(votes_n - 1, 0)[..., None] // 2, axis=2)[..., 0]
+    return np.where(votes_n >= QUORUM, median, expected)
 
 
 class Plane(NamedTuple):

@@ -93,7 +93,7 @@ def _linked(points: Points, row: Indices, column: Indices, config: LidarConfig) 
     grid[row, column] = 1
     grown = grid
     bridged_m = np.minimum(np.hypot(points[:, 0], points[:, 1]) * config.link_share, config.link_m)
-    for n in range(2, int(config.link_m / config.cell_m)):
+    for n in range(2, int(config.link_m / config.cell_m + 1e-9)):
         far = bridged_m >= (n + 1) * config.cell_m
         layer = np.zeros_like(grid)
         layer[row[far], column[far]] = 1
