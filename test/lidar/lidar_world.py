@@ -46,7 +46,7 @@ class Road:
 
 def cast(
     boxes: tuple[Box, ...] = (),
-    road: Road | None = Road(),  # noqa: B008, it is frozen
+    road: Road | None = Road(),
     *,
     beams: np.ndarray = BEAMS_32,
     columns: int = 900,
