@@ -25,7 +25,17 @@ from typing import Any
 import numpy as np
 
 from triptych import session, stack
-from triptych.contract import DriverState, InputError, Odometry, SequenceChecker, TriptychError, crc_ok, protect
+from triptych.contract import (
+    DriverState,
+    InputError,
+    Odometry,
+    PointCloud,
+    SequenceChecker,
+    TriptychError,
+    crc_ok,
+    protect,
+)
+from triptych.contract.lidar import MAX_OBSTACLES
 from triptych.engines.manifest import load_manifest
 from triptych.gates.golden import read_golden
 from triptych.gates.limits import load_limits
@@ -33,6 +43,7 @@ from triptych.injection.campaign import load_campaign
 from triptych.injection.run import known_trials
 from triptych.language.grammar import Grammar
 from triptych.language.tokeniser import Vocabulary
+from triptych.lidar import LidarConfig, LidarSensing, decode_cloud
 from triptych.remote.outbox import Outbox
 from triptych.replay import messages
 from triptych.replay.images import ENCODINGS, decode_compressed, decode_image
@@ -151,6 +162,39 @@ def camera_message(raw: bytes) -> None:
     data = fields.take(step * height) if fits else fields.rest()
     picture = decode_image(data, height=height, width=width, encoding=encoding, step=step, where="topic")
     assert picture.shape == (height, width, 3) and picture.dtype == np.uint8
+
+
+def lidar_points(raw: bytes) -> None:
+    """A point cloud with any header; what is read of it is looked at for obstacles."""
+    fields = Fields(raw)
+    names = ["x", "y", "z", fields.text(4)]
+    kinds = [7, 8, fields.number(8)]
+    described = [
+        (names[fields.number(8) % 4], fields.number(8) % 40, kinds[fields.number(8) % 3], fields.number(8) % 3)
+        if fields.number(8) > 3
+        else (name, 4 * index, 7, 1)
+        for index, name in enumerate("xyz")
+    ]
+    width, height, step = (fields.number(32) if fields.number(8) == 255 else fields.number(8) % 40 for _ in range(3))
+    step = step if fields.number(8) & 1 else 12
+    fits = fields.number(8) != 255 and step * width * height < 1 << 16
+    data = fields.take(step * width * height) if fits else fields.rest()
+    points = decode_cloud(
+        data,
+        height=height,
+        width=width,
+        fields=described,
+        point_step=step,
+        row_step=step * width,
+        is_bigendian=bool(fields.number(8) & 1),
+        where="topic",
+    )
+    assert points.dtype == np.float32 and points.shape == (width * height, 3)
+    found = LidarSensing(LidarConfig()).take(PointCloud(points, T0, 1))
+    assert len(found.obstacles) <= MAX_OBSTACLES and crc_ok(protect(found, 1))
+    assert all(
+        math.isfinite(v) for o in found.obstacles for v in (o.x_min_m, o.x_max_m, o.y_min_m, o.y_max_m, o.z_max_m)
+    )
 
 
 def compressed_picture(data: bytes) -> None:
@@ -368,7 +412,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "msg-driver": from_message("triptych_ros", "DriverState", "driver"),
     "msg-state": from_message("triptych_ros", "DegradationState", "state"),
     "msg-verdicts": from_message("triptych_ros", "Verdicts", "verdicts"),
+    "msg-obstacles": from_message("triptych_ros", "Obstacles", "obstacles"),
     "msg-odometry": from_message("nav_msgs", "Odometry", "odometry"),
+    "lidar-points": lidar_points,
     "sequence-counters": sequence_counters,
     "image-raw": camera_message,
     "image-compressed": compressed_picture,

@@ -28,6 +28,8 @@ from triptych.contract import (
     LatencySplit,
     Light,
     MotionConstraint,
+    Obstacle,
+    Obstacles,
     Odometry,
     Origin,
     Road,
@@ -92,7 +94,11 @@ STATUSES = st.builds(
 )  # fmt: skip
 DRIVERS = st.builds(DriverState, STAMP_NS, st.booleans(), st.booleans(), st.booleans(), st.booleans(), BYTE)
 ODOMETRIES = st.builds(Odometry, STAMP_NS, FLOATS)
-MESSAGES = st.tuples(st.one_of(RESULTS, STATUSES, DRIVERS, ODOMETRIES), st.booleans(), st.none() | WORD64)
+OBSTACLES = st.builds(
+    Obstacles, STAMP_NS, st.text(max_size=4), WORD64, FLOATS, st.booleans(), st.sampled_from(["", "x" * 500]),
+    st.lists(st.builds(Obstacle, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, WORD64), max_size=3).map(tuple), BYTE,
+)  # fmt: skip
+MESSAGES = st.tuples(st.one_of(RESULTS, STATUSES, DRIVERS, ODOMETRIES, OBSTACLES), st.booleans(), st.none() | WORD64)
 TICKS = st.tuples(
     st.lists(MESSAGES, max_size=4),
     st.sampled_from([0, 1, 10 * MS, 10 * MS, 60 * MS, 1100 * MS, 3600 * SECOND]),
@@ -111,6 +117,8 @@ def send(rig: Rig, message: Any, crc_right: bool, fingerprint: int | None) -> No
         core.on_status(message, rig.now_ns, crc_right)
     elif isinstance(message, DriverState):
         core.on_driver(message, rig.now_ns, crc_right)
+    elif isinstance(message, Obstacles):
+        core.on_obstacles(message, rig.now_ns, crc_right)
     else:
         core.on_odometry(message, rig.now_ns)
 
@@ -138,7 +146,7 @@ def possible(rig: Rig, commands: Commands) -> bool:
 @given(st.booleans(), st.lists(TICKS, min_size=1, max_size=12))
 def test_p26_whatever_is_heard_the_command_is_a_possible_one(moving: bool, ticks: list[Any]) -> None:
     """P-26 (A6, A12): messages, clocks and requests of every kind, to a vehicle that drives and to one that starts."""
-    rig = driving(20.0) if moving else Rig()
+    rig = driving(20.0, lidar_expected=True) if moving else Rig(lidar_expected=True)
     rig.tick()
     for batch, pause_ns, event in ticks:
         for message, crc_right, fingerprint in batch:
@@ -206,7 +214,7 @@ def messages_of(cls: Any) -> st.SearchStrategy[Any]:
 
 READERS = {
     "Detections": "result", "SceneAdvice": "result", "TierStatus": "status", "MotionConstraint": "constraint",
-    "DriverState": "driver", "DegradationState": "state", "Verdicts": "verdicts",
+    "DriverState": "driver", "DegradationState": "state", "Verdicts": "verdicts", "Obstacles": "obstacles",
 }  # fmt: skip
 
 
@@ -222,7 +230,7 @@ def test_p27_whatever_a_message_holds_becomes_a_record_or_is_refused_by_name(nam
 
     cls = nav_msgs.msg.Odometry if name == "Odometry" else getattr(triptych_ros.msg, name)
     reader = READERS.get(name, "odometry")
-    rig = driving(20.0)
+    rig = driving(20.0, lidar_expected=True)
     seen: list[bool] = []
 
     @settings(max_examples=150)
@@ -242,7 +250,7 @@ def test_p27_whatever_a_message_holds_becomes_a_record_or_is_refused_by_name(nam
         if name != "Odometry":
             fits = crc_ok(record)
             assert isinstance(fits, bool) and crc_ok(protect(record, 3))
-        if reader in {"result", "status", "driver", "odometry"}:
+        if reader in {"result", "status", "driver", "odometry", "obstacles"}:
             send(rig, record, True, None)
             rig.now_ns += 10 * MS
             assert possible(rig, rig.core.step(rig.now_ns, rig.stamp_ns))
@@ -255,6 +263,7 @@ RECORDS = st.one_of(
     RESULTS,
     STATUSES,
     DRIVERS,
+    OBSTACLES,
     st.builds(
         MotionConstraint, STAMP_NS, FLOATS, FLOATS, st.booleans(), st.booleans(), st.booleans(),
         st.sampled_from(DegradationState), st.text(max_size=200), st.integers(-2, 300), st.integers(-1, 2**33),
@@ -274,7 +283,7 @@ def test_p28_whatever_a_record_holds_the_middleware_gets_a_message_or_nothing(re
 
     writer = {
         TierResult: convert.result_to_msg, TierStatus: convert.status_to_msg, DriverState: convert.driver_to_msg,
-        MotionConstraint: convert.constraint_to_msg,
+        MotionConstraint: convert.constraint_to_msg, Obstacles: convert.obstacles_to_msg,
     }[type(record)]  # fmt: skip
     try:
         message = writer(record)
