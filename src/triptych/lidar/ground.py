@@ -46,7 +46,8 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
     vehicle the ground is z = 0, and stays so where nothing is seen.
 
     Args:
-        points: (N, 3) float32 in ``base_link``, finite.
+        points: (N, 3) float32, finite, as in ``base_link`` but seen from the sensor: the origin lies on the road beneath
+            it, so that the grid's rings are those of its beams.
     """
     if not len(points):
         return np.zeros(0, np.float32)

@@ -30,7 +30,7 @@ def find_obstacles(points_base: Points, config: LidarConfig) -> tuple[Obstacle, 
         At most 64, by the distance of their nearest return from ``base_link``.
     """
     points = points_base[_in_reach(points_base, config)]
-    height = height_above_ground(points, config)
+    height = height_above_ground(points - np.array([config.x_m, config.y_m, 0.0], np.float32), config)
     standing = (height > config.step_m) & (height <= config.clearance_m)
     points, height = points[standing], height[standing]
     row, column = _cells(points, config)
