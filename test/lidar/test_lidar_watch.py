@@ -91,10 +91,12 @@ def test_nearer_than_the_least_range_is_no_return(share: float, n: int) -> None:
 
 
 def covered(points: np.ndarray, from_deg: float, to_deg: float, left_n: int = 0) -> np.ndarray:
-    """Without the returns of a sector, but for the first few."""
+    """Without the returns of a sector and half a degree on either side, but for a few in its middle."""
     points = points.copy()
     azimuth = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
-    gone = np.flatnonzero((azimuth >= from_deg) & (azimuth < to_deg) & np.isfinite(points[:, 0]))
+    off_deg = np.abs(azimuth - (from_deg + to_deg) / 2)
+    order = np.argsort(off_deg)
+    gone = order[off_deg[order] <= (to_deg - from_deg) / 2 + 0.5]
     points[gone[left_n:]] = np.nan
     return points
 
