@@ -118,7 +118,7 @@ def test_a_sector_must_have_a_few_returns(left_n: int, said: bool) -> None:
 
 def test_blind_behind_or_in_turns_is_not_blind_ahead() -> None:
     assert codes(repeated(covered(EMPTY_ROAD[0], 90.0, 180.0), 8))[-1] == ()
-    turns = [covered(EMPTY_ROAD[k % 4], 10.0 * (k % 3), 10.0 * (k % 3) + 10.0) for k in range(12)]
+    turns = [covered(EMPTY_ROAD[k % 4], 10.0 * (k % 3), 10.0 * (k % 3) + 10.0) for k in range(18)]
     assert codes(turns)[-1] == ()
 
 
