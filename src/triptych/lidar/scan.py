@@ -40,7 +40,7 @@ def look(cloud: PointCloud, config: LidarConfig, moving: bool = True) -> Scan:
         range_squared = np.einsum("ij,ij->i", points, points)
         valid = (range_squared >= config.least_range_m**2) & (range_squared <= ABSURD_RANGE_M**2)
         # An overflow of the square is beyond 1000 m; inf - inf cannot occur in a sum of squares, so NaN is NaN.
-        absurd_n = np.count_nonzero(range_squared > ABSURD_RANGE_M**2)
+        absurd_n = int(np.count_nonzero(range_squared > ABSURD_RANGE_M**2))
     returns = points[valid]
     came_back_n = len(returns) + absurd_n
     one_point = len(returns) > 1 and bool((returns == returns[0]).all())
