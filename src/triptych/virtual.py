@@ -62,7 +62,7 @@ def modelled_ms(tier: Tier, engine: Engine, override: Mapping[Tier, float]) -> f
     return float(getattr(latency, "nominal_ms", NOMINAL_MS[tier]))
 
 
-def tier_core(tier: Tier, engine: Engine, budget: Budget) -> TierCore:
+def tier_core(tier: Tier, engine: Engine, budget: Budget, self_test_period_s: float = 0.0) -> TierCore:
     """A tier as its node makes it."""
     return TierCore(
         tier,
@@ -71,6 +71,7 @@ def tier_core(tier: Tier, engine: Engine, budget: Budget) -> TierCore:
         engine_version=engine.version,
         device=engine.device.actual,
         frames_wanted=engine.frames_wanted,
+        self_test_period_s=self_test_period_s,
     )
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 
 from triptych.contract import Obstacle, PointCloud
+from triptych.lidar import LidarConfig
 
 BEAMS_32 = np.linspace(-25.0, 3.0, 32)
 BEAMS_16 = np.linspace(-15.0, 15.0, 16)
 """Elevations in degrees; the second are those of a VLP-16."""
 RANGE_M = 100.0
+
+
+def above(**values: Any) -> LidarConfig:
+    """A configuration whose sensor stands above base_link, so that both have one x and y."""
+    return LidarConfig(**{"x_m": 0.0, "body_front_m": 2.0, "body_rear_m": 2.0, **values})
 
 
 @dataclass(frozen=True)

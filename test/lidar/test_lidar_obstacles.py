@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from lidar_world import BEAMS_16, BEAMS_32, Box, Road, boxed, car, cast, cluster, plain, raised
+from lidar_world import BEAMS_16, BEAMS_32, Box, Road, above, boxed, car, cast, cluster, plain, raised
 
 from triptych.contract import Obstacle
 from triptych.contract.lidar import MAX_OBSTACLES
 from triptych.lidar import LidarConfig, find_obstacles, to_base
 from triptych.lidar.ground import height_above_ground
 
-CONFIG = LidarConfig()
+CONFIG = above()
 ROADS = [
     Road(),
     Road(slope=0.05),
@@ -60,7 +60,7 @@ def test_a_road_that_rises_and_leans_is_no_obstacle_within_40_m(beams: np.ndarra
     """Further out, and 8 m or more aside, scraps of single rings may be taken for obstacles."""
     road = Road(slope=0.05, from_m=8.0, crossfall=-0.02)
     for boxes in ((), (car(12.0, 0.0),)):
-        assert [o for o in found(*boxes, road=road, beams=beams) if 17.0 < o.x_max_m and o.x_min_m < 40.0] == []
+        assert [o for o in found(*boxes, road=road, beams=beams) if o.x_max_m > 17.0 and o.x_min_m < 40.0] == []
 
 
 @LIDARS
@@ -154,7 +154,7 @@ def test_one_beam_on_a_car_is_not_taken_for_ground() -> None:
 
 
 def test_the_lower_edge_of_a_bus_is_not_taken_for_ground() -> None:
-    """It crosses 30 m ahead, where no ground is seen: wider than the neighbourhood, but something stands in its cells."""
+    """It crosses 30 m ahead, where no ground is seen: wider than the neighbourhood, but its cells are occupied."""
     rows = [[30.0, y, z] for y in np.linspace(-6.0, 6.0, 120) for z in (0.6, 1.2)]
     obstacles = find_obstacles(np.vstack((plain(ahead_m=15.0), np.array(rows, np.float32))), CONFIG)
     assert sum(o.points_n for o in obstacles) == 240
@@ -228,7 +228,7 @@ def test_at_most_64_are_reported_and_the_nearest_first() -> None:
 
 def test_the_mount_is_taken_out() -> None:
     """A sensor at the right front corner, looking 30 degrees to the left, nose 5 degrees down, rolled by 2."""
-    config = LidarConfig(x_m=1.5, y_m=-0.7, z_m=1.1, yaw_deg=30.0, pitch_deg=5.0, roll_deg=2.0)
+    config = above(x_m=1.5, y_m=-0.7, z_m=1.1, yaw_deg=30.0, pitch_deg=5.0, roll_deg=2.0)
     zero = np.zeros((1, 3), np.float32)
     assert to_base(zero, config)[0] == pytest.approx([1.5, -0.7, 1.1])
     ahead, left, up = (to_base(np.eye(3, dtype=np.float32)[k : k + 1], config)[0] - [1.5, -0.7, 1.1] for k in range(3))
@@ -237,7 +237,7 @@ def test_the_mount_is_taken_out() -> None:
     assert left[2] > 0, "left side up"
     assert np.cross(ahead, left) == pytest.approx(up, abs=1e-6)
     tilted = cast((car(12.0, 0.0),), nose_down_deg=6.0)
-    assert seen_as_one(car(12.0, 0.0), list(find_obstacles(to_base(tilted, LidarConfig(pitch_deg=6.0)), CONFIG)))
+    assert seen_as_one(car(12.0, 0.0), list(find_obstacles(to_base(tilted, above(pitch_deg=6.0)), CONFIG)))
 
 
 def test_height_is_above_the_local_ground() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lidar_world import boxed
+from lidar_world import above, boxed
 
 from triptych.contract import PointCloud
 from triptych.contract.lidar import MAX_OBSTACLES
@@ -25,7 +25,7 @@ def labelled(path: Path) -> tuple[np.ndarray, np.ndarray, LidarConfig]:
     rows = np.load(path, allow_pickle=False).reshape(-1, 6)
     rows = rows[rows[:, 4] > 0]
     near = rows[(rows[:, 5] == ROAD) & (np.hypot(rows[:, 0], rows[:, 1]) < 15)]
-    config = LidarConfig(z_m=float(-np.median(near[:, 2])), view_deg=25.0)
+    config = above(z_m=float(-np.median(near[:, 2])), view_deg=25.0)
     return to_base(rows[:, :3].astype(np.float32), config), rows[:, 5], config
 
 
@@ -61,7 +61,7 @@ def pcd(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("path", PCD, ids=lambda p: p.parent.name)
 def test_scans_of_other_sensors_give_a_bounded_report(path: Path) -> None:
     """They stand indoors, 0.3 m above the floor: walls all around."""
-    config = LidarConfig(z_m=0.3, body_front_m=0.5, body_rear_m=0.5, body_half_width_m=0.5)
+    config = above(z_m=0.3, body_front_m=0.5, body_rear_m=0.5, body_half_width_m=0.5)
     points = pcd(path)
     report = LidarSensing(config).take(PointCloud(points, 1, 1))
     assert (report.healthy, report.fault) == (True, "")

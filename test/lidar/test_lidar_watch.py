@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from lidar_world import BEAMS_16, Box, Road, car, cast, clouds, raised
+from lidar_world import BEAMS_16, Box, Road, above, car, cast, clouds, raised
 from pydantic import ValidationError
 
 from triptych.contract import ConfigError, PointCloud
@@ -20,7 +20,7 @@ from triptych.lidar.ground import Plane, road_ahead
 from triptych.lidar.scan import ABSURD_RANGE_M
 from triptych.lidar.watch import Moved
 
-SHORT = LidarConfig(moved_scans_n=4, blind_scans_n=4)
+SHORT = above(moved_scans_n=4, blind_scans_n=4)
 EMPTY_ROAD = [cast(seed=k) for k in range(4)]
 """Noise differs from scan to scan."""
 
@@ -104,7 +104,7 @@ def covered(points: np.ndarray, from_deg: float, to_deg: float, left_n: int = 0)
 @pytest.mark.parametrize("sector_deg", [-60, -10, 0, 30, 50])
 def test_a_blind_sector_ahead_is_named_after_its_limit_of_scans(sector_deg: int) -> None:
     """0.99, 1.0 and 1.01 of 100 scans."""
-    config = LidarConfig(blind_scans_n=100)
+    config = above(blind_scans_n=100)
     points = covered(cast(beams=BEAMS_16, columns=360), sector_deg, sector_deg + 10)
     said = ["blind_sector" in c for c in codes(repeated(points, 101), config)]
     assert (said[98], said[99], said[100]) == (False, False, True)
@@ -125,7 +125,7 @@ def test_blind_behind_or_in_turns_is_not_blind_ahead() -> None:
 def test_a_narrow_lidar_is_watched_where_it_looks() -> None:
     narrow = covered(covered(EMPTY_ROAD[0], -180.0, -28.0), 28.0, 180.1)
     for view_deg, said in ((60.0, True), (25.0, False)):
-        config = LidarConfig(blind_scans_n=4, view_deg=view_deg)
+        config = above(blind_scans_n=4, view_deg=view_deg)
         assert ("blind_sector" in codes(repeated(narrow, 8), config)[-1]) is said
 
 
@@ -262,7 +262,7 @@ def test_a_full_report_says_how_far_it_is_complete() -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_whatever_comes_there_is_a_report(scans: list[np.ndarray], stamps: list[int], moving: bool) -> None:
-    sensing = LidarSensing(LidarConfig(moved_scans_n=1, few_scans_n=1, blind_scans_n=1))
+    sensing = LidarSensing(above(moved_scans_n=1, few_scans_n=1, blind_scans_n=1))
     for k, points in enumerate(scans):
         report = sensing.take(PointCloud(points, stamps[k], k + 1), moving)
         assert not report.healthy and "few_points" in report.fault and len(report.fault) <= MAX_SCAN_FAULT

@@ -44,9 +44,10 @@ from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.core import SupervisorCore
 from triptych.supervisor.faults import FaultRow
 from triptych.supervisor.records import Transition
-from triptych.tiers.core import TierCore
+from triptych.tiers.core import DETECTOR_SELF_TEST_S, TierCore
 from triptych.tiers.heartbeat import heartbeat
 from triptych.tiers.monitors import InputConfig, InputWatch
+from triptych.tiers.tier import golden_problem
 from triptych.virtual import CAMERA_TRANSPORT_NS, MESSAGE_TRANSPORT_NS, STATUS_PERIOD_NS, Events, infer, tier_core
 
 NS = 1_000_000_000
@@ -166,9 +167,7 @@ class ClosedLoop:
         self.clock.advance_to(begin_ns)
         self.supervisor = SupervisorCore(config, self.table)
         self.lanes = {
-            tier: _Lane(
-                tier, engine, round(modelled_ms[tier] * 1e6), tier_core(tier, engine, BUDGETS[tier]), _watch(tier)
-            )
+            tier: _Lane(tier, engine, round(modelled_ms[tier] * 1e6), _core(tier, engine), _watch(tier))
             for tier, engine in sorted(engines.items())
         }
         self.safety_core, self._inputs = SafetyCore(LIMITS), SafetyInputs()
@@ -280,7 +279,7 @@ class ClosedLoop:
         else:
             lane = self.lanes[Tier[process.upper()]]
             lane.core, lane.life, lane.statuses = (
-                tier_core(lane.tier, lane.engine, BUDGETS[lane.tier]),
+                _core(lane.tier, lane.engine),
                 lane.life + 1,
                 0,
             )
@@ -397,6 +396,31 @@ class ClosedLoop:
         self._publish(lane, lane.core.finish(outcome, self.now_ns, self.stamp_ns))
         if lane.watch is not None:
             lane.core.note_picture(lane.watch.look(frame.image), self.now_ns)
+        if lane.core.take_self_test(self.now_ns):
+            self._test(lane)
+
+    def _test(self, lane: _Lane) -> None:
+        """The golden frame, answered by an engine to which the same may befall as with any other picture."""
+        engine = lane.engine
+        took_ns = self.fault.infer_ns(lane.tier, lane.infer_ns, self.now_ns)
+        if took_ns is None:
+            return
+        output = infer(
+            engine, [engine.golden()] * engine.frames_wanted, getattr(engine, "golden_question", ""), took_ns
+        )
+        if isinstance(output, EngineOutput):
+            changed = self.fault.answer(lane.tier, output, self.now_ns)
+            output = output if changed is None else changed
+        problem = golden_problem(lane.tier, engine, output) if isinstance(output, EngineOutput) else str(output)
+        self._at(self.now_ns + took_ns, partial(self._tested, lane, lane.life, problem))
+
+    def _tested(self, lane: _Lane, life: int, problem: str) -> None:
+        if life != lane.life:
+            return
+        if not self._running[lane.tier.key]:
+            self._waiting[lane.tier.key].append(partial(self._tested, lane, life, problem))
+            return
+        lane.core.finish_self_test(problem)
 
     def _publish(self, lane: _Lane, result: TierResult | None) -> None:
         if result is not None:
@@ -437,6 +461,11 @@ class ClosedLoop:
     def state(self) -> DegradationState:
         """Of the supervisor's machine."""
         return self.supervisor.machine.state
+
+
+def _core(tier: Tier, engine: Engine) -> TierCore:
+    """A tier as its node makes it by default."""
+    return tier_core(tier, engine, BUDGETS[tier], DETECTOR_SELF_TEST_S if tier is Tier.DETECTOR else 0.0)
 
 
 def _watch(tier: Tier) -> InputWatch | None:

@@ -46,8 +46,8 @@ def height_above_ground(points: Points, config: LidarConfig) -> npt.NDArray[np.f
     vehicle the ground is z = 0, and stays so where nothing is seen.
 
     Args:
-        points: (N, 3) float32, finite, as in ``base_link`` but seen from the sensor: the origin lies on the road beneath
-            it, so that the grid's rings are those of its beams.
+        points: (N, 3) float32, finite, as in ``base_link`` but with the origin on the road beneath the sensor, so that
+            the grid's rings are those of its beams.
     """
     if not len(points):
         return np.zeros(0, np.float32)

@@ -18,6 +18,7 @@ from triptych.contract import BUDGETS, Budget, ConfigError, Tier
 from triptych.lidar import LidarConfig
 from triptych.safety.limits import SafetyLimits
 from triptych.supervisor.config import SupervisorConfig, config_error
+from triptych.tiers.core import DETECTOR_SELF_TEST_S
 from triptych.tiers.monitors import InputConfig
 from triptych.tiers.redundancy import MOST_INSTANCES, Mode
 
@@ -68,6 +69,13 @@ class TierParams(InputConfig, NodeParams):
     self_test_timeout_s: float = Field(
         20.0, ge=0.1, le=600, description="The golden frame must be answered within this."
     )
+    self_test_period_s: float = Field(
+        -1.0,
+        ge=-1,
+        le=3600,
+        description="While driving, the golden frame is answered again this often, between two pictures: a model that "
+        "sees nothing any more looks healthy otherwise. 0: never; below 0: 1 s in the detector, never in a VLM tier.",
+    )
     replace_hung_engine: bool = Field(
         True, description="Load the engine anew when it has not answered for ten budgets (at most three times)."
     )
@@ -90,6 +98,11 @@ class TierParams(InputConfig, NodeParams):
     def watches(self, tier: Tier) -> bool:
         """Whether ``tier`` looks at its pictures."""
         return self.watch_input == "always" or (self.watch_input == "auto" and tier is Tier.DETECTOR)
+
+    def self_test_s(self, tier: Tier) -> float:
+        """Period of the self-tests of ``tier``; 0: none."""
+        auto_s = DETECTOR_SELF_TEST_S if tier is Tier.DETECTOR else 0.0
+        return auto_s if self.self_test_period_s < 0 else self.self_test_period_s
 
     def budget(self, tier: Tier) -> Budget:
         """The limits of ``tier`` with these overrides.

@@ -185,6 +185,7 @@ class TierNode(LifecycleNode):  # type: ignore[misc]
             self._publish,
             replace=self._new_engine if self.params.replace_hung_engine else None,
             self_test_timeout_s=self.params.self_test_timeout_s,
+            self_test_period_s=self.params.self_test_s(self.tier),
             watch=InputWatch(self.params) if self.params.watches(self.tier) else None,
         )
         self._tier = tier

@@ -48,6 +48,8 @@ CLOCK_STEP_S = 0.05
 """A change of (stamp clock - monotonic clock) between two calls above this is a step, not drift."""
 HANG_BUDGETS = 10.0
 """Inference running longer than this many budgets is reported as hung."""
+DETECTOR_SELF_TEST_S = 1.0
+"""Period of the detector's self-tests while driving; our choice: a twentieth of its inferences."""
 
 _NS = 1_000_000_000
 
@@ -104,6 +106,7 @@ class TierCore:
         history_spacing_s: least distance of earlier frames in a job of several; default period / frames_wanted.
         publish_margin_s: kept back from each deadline for publishing.
         repeat_limit: equal stamps or pictures in a row that count as a frozen input.
+        self_test_period_s: time between two self-tests while driving; 0: none.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class TierCore:
         history_spacing_s: float | None = None,
         publish_margin_s: float = PUBLISH_MARGIN_S,
         repeat_limit: int = REPEAT_LIMIT,
+        self_test_period_s: float = 0.0,
     ) -> None:
         self.tier, self.budget = tier, budget
         self.engine_id, self.engine_version, self.device = engine_id, engine_version, device
@@ -149,6 +153,10 @@ class TierCore:
         self._picture_codes: tuple[str, ...] = ()  # what the input monitors said of the last picture
         self._picture_faults: dict[str, int] = {}  # such a code -> monotonic time it was last said
         self._engine_fault = ""
+        self._test_period_ns = _ns(self_test_period_s)
+        self._tested_ns = 0  # when the last self-test began
+        self._testing = False
+        self._test_fault = ""
         self._late_input = False
         self._offset_ns: int | None = None
         self._started_stamp_ns = 0
@@ -160,7 +168,7 @@ class TierCore:
     def start(self, now_monotonic_ns: int, now_stamp_ns: int) -> None:
         """Begin promising results: the first one is due a period, its jitter and a budget from now."""
         if self._anchor_ns is None:
-            self._anchor_ns = now_monotonic_ns
+            self._anchor_ns = self._tested_ns = now_monotonic_ns
             self._started_stamp_ns = now_stamp_ns
             self._offset_ns = now_stamp_ns - now_monotonic_ns
 
@@ -245,7 +253,7 @@ class TierCore:
 
     def take(self, now_monotonic_ns: int) -> list[Frame] | None:
         """Hand out a job (frames, oldest first) if the engine is idle and the newest frame is due, else None."""
-        if self._job is not None or self._mailbox is None:
+        if self.busy or self._mailbox is None:
             return None
         source_ns, frame = self._mailbox
         if source_ns < self._opened_ns + self._min_interval_ns and self._opened_ns <= now_monotonic_ns:
@@ -259,8 +267,8 @@ class TierCore:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is out."""
-        return self._job is not None
+        """Whether the engine has something to do: a job, or its self-test."""
+        return self._job is not None or self._testing
 
     def deadline_ns(self) -> int | None:
         """Monotonic deadline of the job that is out, None when there is none or it was already answered."""
@@ -299,7 +307,26 @@ class TierCore:
 
     def abandon(self) -> None:
         """Forget the job that is out: its engine will never answer (the caller replaces it)."""
-        self._job = None
+        self._job, self._testing = None, False
+
+    # -- self-test ---------------------------------------------------------------------------------------------------
+
+    def take_self_test(self, now_monotonic_ns: int) -> bool:
+        """Whether the engine shall answer the golden frame now: when the time has come and no frame waits.
+
+        Ask right after a job: then there is time until the next frame. An engine that answers every frame in the same
+        wrong way, or sees nothing any more, looks healthy in every other respect.
+        """
+        due = self._test_period_ns and now_monotonic_ns - self._tested_ns >= self._test_period_ns
+        if not due or self.busy or self._mailbox is not None:
+            return False
+        self._tested_ns, self._testing = now_monotonic_ns, True
+        return True
+
+    def finish_self_test(self, problem: str) -> None:
+        """What was wrong with the answer, empty if nothing was; it is reported until the next one is right."""
+        self._testing = False
+        self._test_fault = f"self_test: {problem}".encode(errors="replace").decode() if problem else ""
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -337,7 +364,7 @@ class TierCore:
 
     def _silence_reason(self, now_ns: int) -> str:
         active = self._input_faults(now_ns)
-        if self._job is not None:
+        if self.busy:
             return "timeout"
         if active:
             return active[0]
@@ -416,19 +443,19 @@ class TierCore:
     def fault(self, now_monotonic_ns: int) -> str:
         """What the tier has to report of itself, empty when it is healthy: codes joined by ``; ``.
 
-        Codes: ``engine_hung``, ``engine_error: <text>``, ``future_stamp``, ``repeated_frame``, ``backward_stamp``,
-        ``frozen_picture``, ``clock_step``, and those of :data:`triptych.tiers.monitors.MONITORS`.
+        Codes: ``engine_hung``, ``engine_error: <text>``, ``self_test: <text>``, ``future_stamp``, ``repeated_frame``,
+        ``backward_stamp``, ``frozen_picture``, ``clock_step``, and those of :data:`triptych.tiers.monitors.MONITORS`.
         """
-        codes = [self._engine_fault] if self._engine_fault else []
+        codes = [code for code in (self._engine_fault, self._test_fault) if code]
         if self.hung_s(now_monotonic_ns) > 0:
             codes.insert(0, "engine_hung")
         return "; ".join(codes + self._input_faults(now_monotonic_ns) + self._seen(now_monotonic_ns))
 
     def hung_s(self, now_monotonic_ns: int) -> float:
-        """How long the job that is out has run if that is longer than ``HANG_BUDGETS`` budgets, else 0.0."""
-        if self._job is None:
+        """How long the engine has been at one thing if that is longer than ``HANG_BUDGETS`` budgets, else 0.0."""
+        if not self.busy:
             return 0.0
-        running_s = (now_monotonic_ns - self._job.started_ns) / _NS
+        running_s = (now_monotonic_ns - (self._job.started_ns if self._job else self._tested_ns)) / _NS
         return running_s if running_s > HANG_BUDGETS * self.budget.budget_s else 0.0
 
     def counters(self) -> TierCounters:

@@ -51,6 +51,7 @@ class Tier:
         self_test_timeout_s: see :data:`SELF_TEST_TIMEOUT_S`.
         warm_up_runs: see :data:`WARM_UP_RUNS`.
         watch: monitors of the pictures it takes; None: nobody looks.
+        self_test_period_s: time between two self-tests while driving; 0: only at the start. Not used with ``core``.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Tier:
         self_test_timeout_s: float = SELF_TEST_TIMEOUT_S,
         warm_up_runs: int = WARM_UP_RUNS,
         watch: InputWatch | None = None,
+        self_test_period_s: float = 0.0,
     ) -> None:
         self.name, self.engine, self._emit = name, engine, emit
         self._clock: Clock = clock or SystemClock()
@@ -77,6 +79,7 @@ class Tier:
             engine_version=engine.version,
             device=engine.device.actual,
             frames_wanted=engine.frames_wanted,
+            self_test_period_s=self_test_period_s,
         )
         self._replace, self._watch_input = replace, watch
         self._thread_setup = thread_setup or (lambda _: None)
@@ -246,6 +249,21 @@ class Tier:
                 with self._condition:
                     self._core.note_picture(codes, self._clock.monotonic_ns())
             del image
+            if not self._test(engine, generation):
+                return
+
+    def _test(self, engine: Engine, generation: int) -> bool:
+        """The self-test if it is due; False if the engine was given up meanwhile."""
+        with self._condition:
+            if generation != self._generation or not self._core.take_self_test(self._clock.monotonic_ns()):
+                return generation == self._generation
+        problem = self_test(self.name, engine, 1)
+        with self._condition:
+            if generation != self._generation:
+                return False
+            self._core.finish_self_test(problem.removeprefix("self-test failed: "))
+            self._condition.notify_all()
+        return True
 
     def _watch(self) -> None:
         self._thread_setup("deadline")
@@ -321,10 +339,14 @@ def self_test(name: TierName, engine: Engine, runs: int = WARM_UP_RUNS) -> str:
         golden = engine.golden()
         question = getattr(engine, "golden_question", "")
         for _ in range(runs):
-            output = engine.infer([golden] * engine.frames_wanted, question)
-            problem = unusable(name, output) or engine.golden_ok(output)
+            problem = golden_problem(name, engine, engine.infer([golden] * engine.frames_wanted, question))
             if problem:
                 return f"self-test failed: {problem}"
-    except Exception as error:  # whatever an engine raises here, it must not become ACTIVE
+    except Exception as error:  # whatever an engine raises here, it must not become or stay ACTIVE
         return f"self-test failed: {error or type(error).__name__}"
     return ""
+
+
+def golden_problem(name: TierName, engine: Engine, output: EngineOutput) -> str:
+    """Empty when this answer to the golden frame is as the manifest expects, else what is wrong."""
+    return unusable(name, output) or engine.golden_ok(output)

@@ -1,0 +1,186 @@
+"""The self-test while driving: an engine that answers in time, surely and wrongly is found out."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from test_core import EPOCH, MS, frame, output
+from test_tier import BUDGET, ScriptedEngine, collect, feed, wait_until
+
+from triptych.contract import BUDGETS, Detections, EngineError, Origin, TierResult
+from triptych.contract import Tier as TierName
+from triptych.tiers import Tier, TierCore
+from triptych.tiers.core import HANG_BUDGETS
+
+DETECTOR = TierName.DETECTOR
+
+
+def core(period_s: float = 1.0) -> TierCore:
+    made = TierCore(DETECTOR, BUDGETS[DETECTOR], self_test_period_s=period_s)
+    made.start(0, EPOCH)
+    return made
+
+
+def answered(made: TierCore, at_ms: int) -> TierResult | None:
+    """A frame, taken and answered 10 ms later."""
+    assert made.offer(frame(at_ms), at_ms * MS, EPOCH + at_ms * MS) == ""
+    assert made.take(at_ms * MS) is not None
+    return made.finish(output(), (at_ms + 10) * MS, EPOCH + (at_ms + 10) * MS)
+
+
+@pytest.mark.parametrize(("after_ms", "due"), [(990, False), (1000, True), (1010, True)])
+def test_it_is_due_a_period_after_the_last(after_ms: int, due: bool) -> None:
+    """0.99, 1.0 and 1.01 of it; the first one a period after the start."""
+    for begin_ms in (0, 1500):
+        made = core()
+        if begin_ms:
+            assert made.take_self_test(begin_ms * MS)
+            made.finish_self_test("")
+        assert made.take_self_test((begin_ms + after_ms) * MS) is due
+
+
+def test_none_is_due_without_a_period() -> None:
+    assert not core(0.0).take_self_test(3600_000 * MS)
+
+
+def test_a_frame_that_waits_goes_first() -> None:
+    """Nothing is put off by it that could be answered now."""
+    made = core()
+    made.offer(frame(2000), 2000 * MS, EPOCH + 2000 * MS)
+    assert not made.take_self_test(2000 * MS)
+    assert made.take(2000 * MS) is not None
+    assert not made.take_self_test(2001 * MS), "nor beside a job"
+    made.finish(output(), 2010 * MS, EPOCH + 2010 * MS)
+    assert made.take_self_test(2010 * MS)
+
+
+def test_a_frame_that_comes_meanwhile_is_answered_afterwards_and_in_time() -> None:
+    """The engine does one thing at a time; ten milliseconds are within the budget of thirty."""
+    made = core()
+    answered(made, 1000)
+    assert made.take_self_test(1010 * MS) and made.busy
+    made.offer(frame(1015), 1015 * MS, EPOCH + 1015 * MS)
+    made.offer(frame(1045), 1045 * MS, EPOCH + 1045 * MS)
+    assert made.take(1046 * MS) is None
+    made.finish_self_test("")
+    assert made.take(1050 * MS) is not None
+    result = made.finish(output(), 1060 * MS, EPOCH + 1060 * MS)
+    assert result is not None and result.origin is Origin.FRESH
+
+
+def test_what_is_wrong_is_reported_until_the_next_answer_is_right() -> None:
+    made = core()
+    assert made.take_self_test(1000 * MS)
+    made.finish_self_test("found 0 vehicle on the golden frame, at least 3 expected")
+    said = made.fault(1100 * MS)
+    assert said == "self_test: found 0 vehicle on the golden frame, at least 3 expected"
+    answered(made, 1500)
+    assert made.fault(1600 * MS) == said, "frames that are answered prove nothing"
+    assert made.take_self_test(2000 * MS)
+    assert made.fault(2001 * MS) == said
+    made.finish_self_test("")
+    assert made.fault(2010 * MS) == ""
+
+
+def test_what_is_wrong_may_be_any_text() -> None:
+    """It goes into a message: what cannot be encoded is replaced."""
+    made = core()
+    made.finish_self_test("\ud800")
+    assert made.fault(0).encode()
+
+
+@pytest.mark.parametrize(("share", "hung"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_one_that_does_not_end_is_a_hung_engine(share: float, hung: bool) -> None:
+    """A7: frames are answered by the fallback meanwhile, and whoever replaces the engine frees the tier."""
+    made = core()
+    answered(made, 1000)
+    assert made.take_self_test(1010 * MS)
+    at_ns = 1010 * MS + round(share * HANG_BUDGETS * BUDGETS[DETECTOR].budget_s * 1e9)
+    assert (made.hung_s(at_ns) > 0) is hung
+    assert ("engine_hung" in made.fault(at_ns)) is hung
+    event_ns = made.next_event_ns()
+    assert event_ns is not None
+    late = made.poll(event_ns, EPOCH + event_ns)
+    assert late is not None and (late.origin, late.reason) == (Origin.LAST_FRAME, "timeout")
+    made.abandon()
+    assert not made.busy and made.hung_s(at_ns) == 0.0
+
+
+def test_a_detector_that_goes_blind_while_driving_says_so() -> None:
+    """Every answer comes in time, and is sound as far as anybody can see."""
+    blind = threading.Event()
+    engine = ScriptedEngine(lambda _: Detections(8, 8))
+    engine.golden_ok = lambda output: "found 0 vehicle" if blind.is_set() else ""  # type: ignore[method-assign]
+    results: list[TierResult] = []
+    tier = Tier(DETECTOR, engine, BUDGET, collect(results), warm_up_runs=1, self_test_period_s=0.2)
+    tier.start()
+    try:
+        feed(tier, 0.6)
+        assert engine.golden_runs >= 2 and tier.status().healthy
+        blind.set()
+        feed(tier, 0.5)
+        status = tier.status()
+        assert not status.healthy and status.fault == "self_test: found 0 vehicle"
+        blind.clear()
+        feed(tier, 0.5)
+        assert tier.status().healthy
+        assert {r.origin for r in results} == {Origin.FRESH}
+    finally:
+        assert tier.stop()
+
+
+def test_an_engine_that_raises_or_hangs_in_it_is_survived() -> None:
+    """A7: the one is reported, the other replaced."""
+    release = threading.Event()
+
+    def behave(call: int) -> Detections | None:
+        if call == -2:
+            raise EngineError("NaN in the output")
+        if call == -3:
+            release.wait(30)
+        return None
+
+    second = ScriptedEngine(lambda _: None)
+    results: list[TierResult] = []
+    tier = Tier(
+        DETECTOR, ScriptedEngine(behave), BUDGET, collect(results), warm_up_runs=1, self_test_period_s=0.2,
+        replace=lambda: second,
+    )  # fmt: skip
+    tier.start()
+    said: list[str] = []
+    watching = threading.Thread(
+        target=lambda: [(said.append(tier.status().fault), time.sleep(0.02)) for _ in range(200)]
+    )
+    watching.start()
+    try:
+        feed(tier, 3.0)
+        assert wait_until(lambda: tier.engine is second)
+        watching.join()
+        assert any("self_test: NaN in the output" in text for text in said)
+        assert any("engine_hung" in text for text in said)
+        results.clear()
+        feed(tier, 0.5)
+        assert Origin.FRESH in {r.origin for r in results}
+    finally:
+        release.set()
+        assert tier.stop()
+
+
+def test_the_shipped_detector_passes_and_a_blind_one_does_not() -> None:
+    """With the engine itself: what it says of the golden frame with all objects taken away is refused."""
+    from dataclasses import replace
+
+    from triptych.engines.load import load_engine
+    from triptych.engines.locate import locate
+    from triptych.tiers.tier import golden_problem
+
+    engine = load_engine(locate("triptych-detector"))
+    said = engine.infer([engine.golden()])
+    assert golden_problem(DETECTOR, engine, said) == ""
+    payload = said.payload
+    assert isinstance(payload, Detections)
+    assert "golden" in golden_problem(DETECTOR, engine, replace(said, payload=replace(payload, detections=())))
+    turned = tuple(replace(d, class_id=3, label="traffic_light") for d in payload.detections)
+    assert golden_problem(DETECTOR, engine, replace(said, payload=replace(payload, detections=turned)))
