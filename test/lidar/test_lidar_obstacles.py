@@ -60,7 +60,7 @@ def test_a_road_that_rises_and_leans_is_no_obstacle_within_40_m(beams: np.ndarra
     """Further out, and 8 m or more aside, scraps of single rings may be taken for obstacles."""
     road = Road(slope=0.05, from_m=8.0, crossfall=-0.02)
     for boxes in ((), (car(12.0, 0.0),)):
-        assert [o for o in found(*boxes, road=road, beams=beams) if 17.0 < o.x_max_m and o.x_min_m < 40.0] == []
+        assert [o for o in found(*boxes, road=road, beams=beams) if o.x_max_m > 17.0 and o.x_min_m < 40.0] == []
 
 
 @LIDARS
@@ -154,7 +154,7 @@ def test_one_beam_on_a_car_is_not_taken_for_ground() -> None:
 
 
 def test_the_lower_edge_of_a_bus_is_not_taken_for_ground() -> None:
-    """It crosses 30 m ahead, where no ground is seen: wider than the neighbourhood, but something stands in its cells."""
+    """It crosses 30 m ahead where no ground is seen, wider than a neighbourhood; but something stands in its cells."""
     rows = [[30.0, y, z] for y in np.linspace(-6.0, 6.0, 120) for z in (0.6, 1.2)]
     obstacles = find_obstacles(np.vstack((plain(ahead_m=15.0), np.array(rows, np.float32))), CONFIG)
     assert sum(o.points_n for o in obstacles) == 240
