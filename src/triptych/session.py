@@ -29,7 +29,7 @@ from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
 from triptych.replay.record import FORMAT_VERSION, Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
-from triptych.stack import input_remaps, node, params_file, remote_target, stack_specs
+from triptych.stack import input_remaps, node, params_file, recorded, remote_target, stack_specs
 from triptych.supervisor.config import SupervisorConfig, config_error
 from triptych.tiers.monitors import InputConfig
 
@@ -149,17 +149,11 @@ def run(
     if memory.problem:
         console.print(f"[yellow]{memory.problem}; {memory.remedy}.[/]", highlight=False)
     params = next(s.params_file for s in plan.specs if s.params_file)
-    recorder = node(
-        "recorder",
-        "recorder_node",
-        params,
-        parameters={"folder": str(plan.out), "mode": "live", "input": plan.title},
-        remaps=plan.specs[0].remaps,
-    )
     # A supervisor that is restarted during a manoeuvre goes on with it.
-    own = {"latch_file": str(plan.out / LATCH), "record_folder": str(plan.out)}
+    own = {"latch_file": str(plan.out / LATCH)}
     specs = [replace(s, parameters={**s.parameters, **own}) if s.name == "supervisor" else s for s in plan.specs]
-    stack = Stack([recorder, *specs], plan.out, {**user, **dds.environment(user)})
+    specs = recorded(specs, params, str(plan.out), mode="live", input=plan.title)
+    stack = Stack(specs, plan.out, {**user, **dds.environment(user)})
     model = LiveModel(plan.title)
     events: list[tuple[int, ProcessEvent]] = []
     started_ns = time.time_ns()
