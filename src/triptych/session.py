@@ -45,6 +45,7 @@ __all__ = [
     "stack_specs",
     "states_line",
     "supervisor_settings",
+    "supervisor_tables",
 ]
 
 POLL_S = 0.1
@@ -103,6 +104,20 @@ def supervisor_settings(params: Path) -> dict[str, Any]:
         ConfigError: not a ROS parameter file.
     """
     return {k: v for k, v in _parameters(params, "supervisor").items() if k in SupervisorConfig.model_fields}
+
+
+def supervisor_tables(params: Path) -> tuple[Path, Path]:
+    """The fault table and the policy table that a ROS parameter file names, else the shipped ones.
+
+    Raises:
+        ConfigError: not a ROS parameter file.
+    """
+    given = _parameters(params, "supervisor")
+    named = (("fault_table", "faults.yaml"), ("policy_table", "policy.yaml"))
+    faults, policy = (
+        Path(given[key]) if given.get(key) else resources.resource("config", shipped) for key, shipped in named
+    )
+    return faults, policy
 
 
 def input_settings(params: Path) -> dict[Tier, InputConfig]:
@@ -192,8 +207,7 @@ def run(
         "tiers": [s.name for s in plan.specs if s.module.endswith("tier_node")],
     }
     record = complete_record(plan.out, extra, events)
-    tables = [resources.resource("config", name) for name in ("faults.yaml", "policy.yaml")]
-    config = [params, *tables, resources.resource("models")]
+    config = [params, *supervisor_tables(params), resources.resource("models")]
     return write_report(record, plan.out, provenance(config, plan.settings, plan.data))
 
 
