@@ -334,8 +334,8 @@ def _lockstep(
     from triptych.supervisor.policy import load_policy
 
     session.prepare(folder)
-    table, rules = (resources.resource("config", name) for name in ("faults.yaml", "policy.yaml"))
     file = session.params_file(params)
+    table, rules = session.supervisor_tables(file)
     expected = {"distilled_expected": Tier.DISTILLED in tiers, "full_expected": Tier.FULL in tiers}
     values = {**session.supervisor_settings(file), **expected}
     loaded = {t: load_engine(locate(engines.get(t, f"triptych-{t.key}"))) for t in tiers}
@@ -534,7 +534,15 @@ def calibrate(
     from triptych.engines.locate import locate
 
     if not out.parent.is_dir():
-        raise ConfigError("has no folder", field="--out", value=out, remedy=f"make {out.parent} first")
+        raise ConfigError("has no folder", field="--out", value=str(out), remedy=f"make {out.parent} first")
+    if out.is_dir():
+        raise ConfigError(
+            "is a folder", field="--out", value=str(out), remedy=f"name a file in it: {out / 'camera.yaml'}"
+        )
+    if params is not None and params.resolve() == out.resolve():
+        raise ConfigError(
+            "would replace the file of --params, all of it", field="--out", value=str(out), remedy="name another file"
+        )
     names = (engines_of(engine) or {Tier.DETECTOR: "triptych-detector"}) if uncertainty else {}
     plan = Plan(
         recordings or [], rate, margin=margin, topics=topics_of(topic), fps=fps, salvage=salvage,
@@ -542,23 +550,28 @@ def calibrate(
     )  # fmt: skip
     limits = session.input_settings(session.params_file(params)).get(Tier.DETECTOR)
     with progress_bar() as bar:
-        task = bar.add_task("seconds driven", total=None)
+        task = bar.add_task("seconds driven", total=None, visible=False)
         outcome = calibrate(
             plan,
             out,
             limits=limits,
             engines={tier: load_engine(locate(name)) for tier, name in names.items()},
-            progress=lambda done, total: bar.update(task, completed=round(done), total=round(total)),
+            progress=lambda done, total: bar.update(task, completed=round(done), total=round(total), visible=True),
         )
     for warning in outcome.warnings:
         console.print(f"[yellow]{warning}[/]", highlight=False)
-    table = Table("limit of", "usual", "limit", "false alarms/h at most", "seen in blocks", "")
+    table = Table(box=None, pad_edge=False)
+    for title in ("limit of", "usual", "limit", "alarms/h ≤", "blocks"):
+        table.add_column(title, justify="left" if title == "limit of" else "right", no_wrap=True)
+    table.add_column("")
     for f in outcome.found:
         seen = f"{f.tail.exceeded} of {f.tail.blocks}"
         table.add_row(f.name, f"{f.tail.usual:.4g}", f"{f.limit:.4g}", f"{f.tail.bound_per_h:.3g}", seen, f.note)
     console.print(table)
+    console.print("blocks: those with a false alarm at this limit, of all that were looked at", highlight=False)
     for path in outcome.files:
         console.print(f"written: {path}", highlight=False)
+    console.print(f"start with it: triptych run --params {out}", highlight=False)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.nodes import topics
 from triptych.nodes.params import NODES, rows
 from triptych.nodes.process import REFUSED_CODE, STARTER_VARIABLE, NodeSpec
-from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, remote_target, stack_specs
+from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, recorded, remote_target, stack_specs
 
 if TYPE_CHECKING:
     from launch import LaunchContext, LaunchDescription
@@ -217,8 +217,7 @@ def _shared(
     )
     if values["out"]:
         tiers = ",".join(spec.name for spec in specs if spec.name in TIERS)
-        noted = {"folder": values["out"], "mode": mode, "input": source, "tiers": tiers}
-        specs.append(node("recorder", "recorder_node", params, parameters=noted, remaps=remaps))
+        specs = recorded(specs, params, values["out"], mode=mode, input=source, tiers=tiers)
     respawn = truth("respawn", values["respawn"])
     given = overrides(arguments, values)
     return [

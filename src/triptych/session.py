@@ -29,7 +29,7 @@ from triptych.nodes.process import NodeSpec, ProcessEvent, Stack
 from triptych.replay.record import FORMAT_VERSION, Event, RunRecord, StateRecord, canonical_json, entry_of, to_plain
 from triptych.report.html import ReportFiles, write_report
 from triptych.report.provenance import provenance
-from triptych.stack import input_remaps, node, params_file, remote_target, stack_specs
+from triptych.stack import input_remaps, node, params_file, recorded, remote_target, stack_specs
 from triptych.supervisor.config import SupervisorConfig, config_error
 from triptych.tiers.monitors import InputConfig
 
@@ -45,6 +45,7 @@ __all__ = [
     "stack_specs",
     "states_line",
     "supervisor_settings",
+    "supervisor_tables",
 ]
 
 POLL_S = 0.1
@@ -105,6 +106,20 @@ def supervisor_settings(params: Path) -> dict[str, Any]:
     return {k: v for k, v in _parameters(params, "supervisor").items() if k in SupervisorConfig.model_fields}
 
 
+def supervisor_tables(params: Path) -> tuple[Path, Path]:
+    """The fault table and the policy table that a ROS parameter file names, else the shipped ones.
+
+    Raises:
+        ConfigError: not a ROS parameter file.
+    """
+    given = _parameters(params, "supervisor")
+    named = (("fault_table", "faults.yaml"), ("policy_table", "policy.yaml"))
+    faults, policy = (
+        Path(given[key]) if given.get(key) else resources.resource("config", shipped) for key, shipped in named
+    )
+    return faults, policy
+
+
 def input_settings(params: Path) -> dict[Tier, InputConfig]:
     """The limits of the input monitors of each tier that looks at its pictures, from a ROS parameter file.
 
@@ -149,17 +164,11 @@ def run(
     if memory.problem:
         console.print(f"[yellow]{memory.problem}; {memory.remedy}.[/]", highlight=False)
     params = next(s.params_file for s in plan.specs if s.params_file)
-    recorder = node(
-        "recorder",
-        "recorder_node",
-        params,
-        parameters={"folder": str(plan.out), "mode": "live", "input": plan.title},
-        remaps=plan.specs[0].remaps,
-    )
     # A supervisor that is restarted during a manoeuvre goes on with it.
-    own = {"latch_file": str(plan.out / LATCH), "record_folder": str(plan.out)}
+    own = {"latch_file": str(plan.out / LATCH)}
     specs = [replace(s, parameters={**s.parameters, **own}) if s.name == "supervisor" else s for s in plan.specs]
-    stack = Stack([recorder, *specs], plan.out, {**user, **dds.environment(user)})
+    specs = recorded(specs, params, str(plan.out), mode="live", input=plan.title)
+    stack = Stack(specs, plan.out, {**user, **dds.environment(user)})
     model = LiveModel(plan.title)
     events: list[tuple[int, ProcessEvent]] = []
     started_ns = time.time_ns()
@@ -198,8 +207,7 @@ def run(
         "tiers": [s.name for s in plan.specs if s.module.endswith("tier_node")],
     }
     record = complete_record(plan.out, extra, events)
-    tables = [resources.resource("config", name) for name in ("faults.yaml", "policy.yaml")]
-    config = [params, *tables, resources.resource("models")]
+    config = [params, *supervisor_tables(params), resources.resource("models")]
     return write_report(record, plan.out, provenance(config, plan.settings, plan.data))
 
 

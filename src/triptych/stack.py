@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,19 @@ def stack_specs(
     if remote:
         specs.append(node("remote", "remote_node", params, parameters={"target": remote}, remaps=shared))
     return specs
+
+
+def recorded(specs: Sequence[NodeSpec], params: Path, folder: str, **noted: str) -> list[NodeSpec]:
+    """The nodes with a recorder before them; the supervisor watches the disk that is recorded to.
+
+    Args:
+        specs: of :func:`stack_specs`; the recorder takes the first one's remaps.
+        folder: for the recorder's files.
+        noted: the recorder's other parameters.
+    """
+    recorder = node("recorder", "recorder_node", params, parameters={"folder": folder, **noted}, remaps=specs[0].remaps)
+    watched = {"record_folder": folder}
+    return [
+        recorder,
+        *(replace(s, parameters={**s.parameters, **watched}) if s.name == "supervisor" else s for s in specs),
+    ]

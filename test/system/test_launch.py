@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
-from triptych import dds, launching
+from triptych import dds, launching, session
 from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.launching import FILES, Argument, overrides, replay_nodes, stack_nodes, typed, view_nodes
 from triptych.nodes import topics
@@ -117,7 +118,7 @@ def test_arguments_reach_the_nodes_they_are_for(tmp_path: Path) -> None:
             )
         )
     )
-    assert list(specs) == ["supervisor", "safety_core", "detector", "distilled", "recorder"]
+    assert list(specs) == ["recorder", "supervisor", "safety_core", "detector", "distilled"]
     tier = {"device": "cuda", "image_transport": "compressed", "autostart": False}
     assert specs["detector"].parameters == {**tier, "engine": "yolox-nano"}
     assert specs["distilled"].parameters == tier
@@ -126,6 +127,7 @@ def test_arguments_reach_the_nodes_they_are_for(tmp_path: Path) -> None:
         "full_expected": False,
         "safety_core_expected": True,
         "latch_file": "/var/lib/latch",
+        "record_folder": "results",
     }
     assert specs["recorder"].parameters == {
         "folder": "results",
@@ -157,6 +159,35 @@ def test_only_the_source_ends_the_launch_and_is_not_started_again(tmp_path: Path
         "tiers": "detector,distilled",
     }
     assert all(not s.respawn for s in stack_nodes(values("stack", respawn="false")))
+
+
+def test_the_disk_that_is_watched_is_the_one_that_is_recorded_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launch files and command line alike, whatever the parameter file names; unless told to record, it stays."""
+    mine, recording = tmp_path / "mine.yaml", tmp_path / "drive.mp4"
+    mine.write_text("/**/supervisor:\n  ros__parameters:\n    record_folder: /elsewhere\n")
+    recording.touch()
+    for name, nodes in (("stack", stack_nodes), ("replay", replay_nodes)):
+        given = {"params": str(mine), **({"input": str(recording)} if name == "replay" else {})}
+        assert "record_folder" not in by_name(nodes(values(name, **given)))["supervisor"].parameters
+        specs = by_name(nodes(values(name, out="~/runs/now", **given)))
+        assert specs["supervisor"].parameters["record_folder"] == specs["recorder"].parameters["folder"] == "~/runs/now"
+
+    class Started(Exception):
+        pass
+
+    def start(specs: list[NodeSpec], folder: Path, environment: dict[str, str]) -> None:
+        raise Started(by_name(specs))
+
+    monkeypatch.setattr(session, "Stack", start)
+    out = tmp_path / "out"
+    plan = session.Plan("run", "a drive", session.stack_specs(mine, {}, list(Tier), view=False), out)
+    with pytest.raises(Started) as started:
+        session.run(plan, Console(), live=False)
+    (specs,) = started.value.args
+    assert specs["supervisor"].parameters["record_folder"] == specs["recorder"].parameters["folder"] == str(out)
+    assert specs["supervisor"].parameters["latch_file"] == str(out / session.LATCH)
 
 
 def test_the_notifier_starts_where_a_target_is_configured(tmp_path: Path) -> None:

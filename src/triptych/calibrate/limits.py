@@ -9,7 +9,7 @@ import numpy as np
 from pydantic.fields import FieldInfo
 
 from triptych.calibrate.levels import JUDGED, RATE_HZ, Drive, at_rate
-from triptych.calibrate.tail import BLOCK_S, Levels, Tail, find_limit
+from triptych.calibrate.tail import BLOCK_S, Levels, Tail, blocks_needed, find_limit, too_short
 from triptych.contract import BUDGETS, InputError, Tier
 from triptych.supervisor.faults import FaultRow
 from triptych.tiers.monitors import InputConfig
@@ -18,6 +18,8 @@ from triptych.tiers.monitors.drift import Drift
 DRIFT = "input_drift"
 MEMORIES_PER_BLOCK = 2.0
 """A block is at least so many memories of the monitor long, so that one block knows little of the one before."""
+SURELY_SHORT = 0.9
+"""Of the time needed: with less, nothing that comes to light afterwards could help."""
 LEAST_DEVIATION = 1e-3
 """Of a drift feature: recordings in which one never changes still get a finite score."""
 
@@ -39,6 +41,22 @@ class Found:
     tail: Tail
     limit: float
     note: str
+
+
+def check_length(total_s: float, config: InputConfig, false_alarms_per_h: float) -> None:
+    """Refuse what :func:`input_limits` would refuse for its length, before hours of driving are looked at.
+
+    Args:
+        total_s: of all recordings. Tenths are let pass here: gaps, drives that end within a block and the rate of the
+            camera are only known afterwards.
+
+    Raises:
+        InputError: a rate that makes no sense, or recordings too short for it.
+    """
+    for code, block_s in ((JUDGED[0].code, BLOCK_S), (DRIFT, _drift_block_s(config, RATE_HZ))):
+        needed = blocks_needed(false_alarms_per_h, block_s, what=code)
+        if not total_s >= SURELY_SHORT * needed * block_s:
+            raise too_short(total_s, needed, block_s, false_alarms_per_h, what=code)
 
 
 def input_limits(
@@ -64,7 +82,7 @@ def input_limits(
         block_s = BLOCK_S
         if row.code == DRIFT:
             levels = [_drift(d.features, reference, slow.input_drift_frames) for d in drives]
-            block_s = max(BLOCK_S, MEMORIES_PER_BLOCK * slow.input_drift_frames / rate_hz)
+            block_s = _drift_block_s(slow, rate_hz)
         tail = find_limit(levels, rate_hz, slow.input_frames, false_alarms_per_h, block_s=block_s, what=row.code)
         limit, note = _within(tail, margin, *_range(InputConfig.model_fields[row.limit]))
         values[row.limit] = limit
@@ -94,6 +112,10 @@ def uncertainty_limits(
             note = "never at fault: the engine is at its wits' end in sound recordings"
         found.append(Found(row.id, "", tail, limit, note))
     return tuple(found)
+
+
+def _drift_block_s(config: InputConfig, rate_hz: float) -> float:
+    return max(BLOCK_S, MEMORIES_PER_BLOCK * config.input_drift_frames / rate_hz)
 
 
 def _common_rate(drives: Sequence[Drive]) -> float:
@@ -126,9 +148,9 @@ def _within(tail: Tail, margin: float, least: float, greatest: float) -> tuple[f
     # Rounded up: a limit that is rounded down would be exceeded by what it was made from.
     limit = float(np.ceil(wanted * 1e4) / 1e4) if np.isfinite(wanted) else greatest
     if limit < least:
-        return least, f"{limit:.4g} is below its range"
+        return least, f"the least allowed; recorded: {limit:.4g}"
     if limit > greatest:
-        return greatest, f"{limit:.4g} is above its range: more false alarms than wanted"
+        return greatest, f"the most allowed, more false alarms than wanted; recorded: {limit:.4g}"
     return limit, ""
 
 

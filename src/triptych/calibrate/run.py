@@ -10,7 +10,7 @@ from typing import Any
 
 from triptych import resources
 from triptych.calibrate.levels import SCENARIO_DRIVE_S, Drive, drives_of, recorded_drives, scenario_drives
-from triptych.calibrate.limits import Found, input_limits, uncertainty_limits
+from triptych.calibrate.limits import Found, check_length, input_limits, uncertainty_limits
 from triptych.calibrate.output import write_limits
 from triptych.contract import InputError, Tier
 from triptych.engines.protocol import Engine
@@ -108,6 +108,7 @@ def _measure(
             for p in plan.recordings
         ]
         total_s = sum(r.info.duration_s for r in opened) + plan.scenario_min * 60.0
+        check_length(total_s, config, plan.false_alarms_per_h)
         done_s = 0.0
 
         def advance(seconds: float) -> None:

@@ -71,24 +71,12 @@ def find_limit(
     Raises:
         InputError: the drives are too short to support the rate; says how long they must be.
     """
+    needed = blocks_needed(false_alarms_per_h, block_s, confidence, what)
     share = false_alarms_per_h * block_s / 3600.0
-    if not 0.0 < share < 1.0:
-        raise InputError(
-            f"must be above 0 and below {3600.0 / block_s:g}",
-            field="false_alarms_per_hour",
-            value=false_alarms_per_h,
-            remedy="name a rate that a driver would accept",
-        )
     peaks = np.sort(np.concatenate([np.zeros(0), *(block_peaks(d, rate_hz, debounce, block_s) for d in drives)]))[::-1]
     n, alpha = len(peaks), 1.0 - confidence
-    needed = math.ceil(math.log(alpha) / math.log1p(-share))
     if n < needed:
-        raise InputError(
-            f"{n * block_s / 60:.1f} min in drives of at least {block_s:g} s cannot support "
-            f"{false_alarms_per_h:g} false alarms per hour of {what} at {confidence:.0%} confidence",
-            field="recordings",
-            remedy=f"record at least {math.ceil(needed * block_s / 60)} min, or accept a higher rate",
-        )
+        raise too_short(n * block_s, needed, block_s, false_alarms_per_h, confidence, what)
     k = 0
     while binomial_at_most(k + 1, n, share) <= alpha:
         k += 1
@@ -96,6 +84,42 @@ def find_limit(
     exceeded = int(np.count_nonzero(peaks > limit))
     bound = upper_bound(exceeded, n, confidence) * 3600.0 / block_s
     return Tail(limit, float(np.median(np.concatenate(list(drives)))), n, exceeded, bound)
+
+
+def blocks_needed(
+    false_alarms_per_h: float, block_s: float = BLOCK_S, confidence: float = CONFIDENCE, what: str = "level"
+) -> int:
+    """How many blocks without an alarm support the wanted rate.
+
+    Raises:
+        InputError: a rate of an alarm per block or more, or of none.
+    """
+    share = false_alarms_per_h * block_s / 3600.0
+    if not 0.0 < share < 1.0:
+        raise InputError(
+            f"must be above 0 and below {3600.0 / block_s:g} for {what}",
+            field="false_alarms_per_hour",
+            value=false_alarms_per_h,
+            remedy="name a rate that a driver would accept",
+        )
+    return math.ceil(math.log(1.0 - confidence) / math.log1p(-share))
+
+
+def too_short(
+    seen_s: float,
+    needed: int,
+    block_s: float,
+    false_alarms_per_h: float,
+    confidence: float = CONFIDENCE,
+    what: str = "level",
+) -> InputError:
+    """What to say to recordings of ``seen_s`` where ``needed`` blocks are."""
+    return InputError(
+        f"{seen_s / 60:.1f} min in drives of at least {block_s:g} s cannot support "
+        f"{false_alarms_per_h:g} false alarms per hour of {what} at {confidence:.0%} confidence",
+        field="recordings",
+        remedy=f"record at least {math.ceil(needed * block_s / 60)} min, or accept a higher rate",
+    )
 
 
 def block_peaks(levels: Levels, rate_hz: float, debounce: int, block_s: float = BLOCK_S) -> Levels:

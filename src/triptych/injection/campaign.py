@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -152,9 +153,8 @@ def _check(campaign: Campaign, entry: Entry, path: Path) -> None:
 
 def _check_bits(parameters: BitFlipParameters, entry: Entry, path: Path) -> None:
     message = MESSAGES[parameters.hop]
-    fields = [
-        f for f in message.__dataclass_fields__ if f not in ("image", "payload", "latency", "points", "obstacles")
-    ]
+    hidden = ("image", "payload", "latency", "points", "obstacles")
+    fields = [f.name for f in dataclasses.fields(message) if f.name not in hidden]
     if parameters.field not in fields:
         raise ConfigError(
             f"no such field of {message.__name__}",

@@ -361,6 +361,8 @@ class SlowParameters(TiersParameters):
 class Slow(Injected):
     """Inference takes longer."""
 
+    parameters: SlowParameters
+
     def infer_ns(self, tier: Tier, usual_ns: int, now_ns: int) -> int | None:
         if not self.active(now_ns) or tier.key not in self.parameters.tiers:
             return usual_ns
@@ -502,6 +504,8 @@ class ClockParameters(Parameters):
 
 class ClockFault(Injected):
     """The clock of stamps is moved, for every process alike."""
+
+    parameters: ClockParameters
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

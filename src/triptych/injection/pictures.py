@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,7 +13,7 @@ Image = npt.NDArray[np.uint8]
 Rng = np.random.Generator
 
 
-def _bytes(values: npt.NDArray[np.floating]) -> Image:
+def _bytes(values: npt.NDArray[np.floating[Any]]) -> Image:
     return np.ascontiguousarray(np.clip(values, 0, 255).astype(np.uint8))
 
 
@@ -28,7 +29,7 @@ def over_exposed(image: Image, strength: float, rng: Rng) -> Image:
 
 def noise(image: Image, strength: float, rng: Rng) -> Image:
     """Gaussian, up to a deviation of 100 grey levels."""
-    return _bytes(image + rng.normal(0.0, 100.0 * strength, image.shape).astype(np.float32))
+    return _bytes(rng.normal(0.0, 100.0 * strength, image.shape).astype(np.float32) + image)
 
 
 def blur(image: Image, strength: float, rng: Rng) -> Image:
@@ -39,7 +40,7 @@ def blur(image: Image, strength: float, rng: Rng) -> Image:
 
 def occlusion(image: Image, strength: float, rng: Rng) -> Image:
     """Something dark lies on that share of the lens, from one side."""
-    out = image.copy()
+    out: Image = image.copy()
     out[:, : round(strength * image.shape[1])] = 18
     return out
 
@@ -53,7 +54,7 @@ def colour_cast(image: Image, strength: float, rng: Rng) -> Image:
 
 def missing_rows(image: Image, strength: float, rng: Rng) -> Image:
     """Bands of rows were not transmitted; in their place is what was there last: nothing."""
-    out = image.copy()
+    out: Image = image.copy()
     height, band = image.shape[0], max(1, image.shape[0] // 24)
     for start in rng.choice(range(0, height, band), max(1, round(strength * height / band)), replace=False):
         out[start : start + band] = 0

@@ -17,7 +17,8 @@ DUST_N, DUST_M = 1500, 8.0
 def _covered(points: Points, rng: np.random.Generator) -> Points:
     """A sticker in front of the middle of the lens: nothing comes back from straight ahead."""
     bearing_deg = np.degrees(np.arctan2(points[:, 1], points[:, 0]))
-    return points[(bearing_deg < COVERED_DEG[0]) | (bearing_deg > COVERED_DEG[1])]
+    left: Points = points[(bearing_deg < COVERED_DEG[0]) | (bearing_deg > COVERED_DEG[1])]
+    return left
 
 
 def _infinite(points: Points, rng: np.random.Generator) -> Points:
@@ -30,7 +31,8 @@ def _knocked(points: Points, rng: np.random.Generator) -> Points:
     """The sensor was pushed downwards by some degrees, so that the road seems to rise."""
     c, s = cos(radians(KNOCKED_DEG)), sin(radians(KNOCKED_DEG))
     turn = np.array([[c, 0.0, -s], [0.0, 1.0, 0.0], [s, 0.0, c]], np.float32)
-    return points @ turn.T
+    turned: Points = points @ turn.T
+    return turned
 
 
 def _dust(points: Points, rng: np.random.Generator) -> Points:

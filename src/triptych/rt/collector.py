@@ -55,14 +55,11 @@ def measure(steps: int = STEPS) -> dict[str, Any]:
     before_ms = full_collection_ms()
     realtime.calm_collector()
     after_ms = full_collection_ms()
-    pauses, core, clocks = (
-        Pauses(),
-        SupervisorCore(CONFIG, selection(rows), BUDGETS),
-        (NOW_NS, NOW_NS + STAMP_OFFSET_NS),
-    )
+    pauses, core = Pauses(), SupervisorCore(CONFIG, selection(rows), BUDGETS)
+    now_ns, stamp_ns = NOW_NS, NOW_NS + STAMP_OFFSET_NS
     gc.callbacks.append(pauses)
     for _ in range(steps):
-        *clocks, step = perform(core, Action(), *clocks)
+        now_ns, stamp_ns, step = perform(core, Action(), now_ns, stamp_ns)
         if step.commands.constraint is not None:
             convert.constraint_to_msg(step.commands.constraint)
     gc.callbacks.remove(pauses)

@@ -23,8 +23,9 @@ def tails(measurements: list[Measurement], title: str) -> str:
         measurements: those that were refused are left out.
         title: says what machine it is of, and in what state.
     """
-    style = {"svg.fonttype": "none", "svg.hashsalt": "triptych", "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "triptych", "axes.spines.top": False, "axes.spines.right": False}
+    ):
         figure = Figure(figsize=(7.2, 3.4), layout="constrained")
         axes = figure.add_subplot()
         for m in measurements:

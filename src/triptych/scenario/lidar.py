@@ -1,8 +1,8 @@
 """A rotating lidar on the roof, in the same world as the camera and independent of it.
 
-Frame ``lidar``: x forward, y to the left, z up (REP-103), metres, level, origin in the sensor. ``base_link`` lies on
-the road below the camera; the sensor is ``mount_x_m`` ahead of it and ``height_m`` above it. As the picture does, the
-scan follows the road: what is ahead along it stands where the bend has carried it.
+Frame ``lidar``: x forward, y to the left, z up (REP-103), metres, level, origin in the sensor, which is ``mount_x_m``
+ahead of the camera and ``height_m`` above the road. As the picture does, the scan follows the road: what is ahead along
+it stands where the bend has carried it.
 
 Everything that stands in the world is a stack of boxes, one for each layer of its mesh's height, so that an arm above
 the road is not a wall down to it. One scan is a snapshot: the vehicle's motion during a turn isn't in it. Glass, gaps
@@ -55,7 +55,7 @@ class LidarModel:
         field_deg: horizontal field, symmetric about straight ahead.
         min_range_m, max_range_m: in clear air; nearer and further echoes are not reported.
         height_m: of the sensor above the road.
-        mount_x_m: of the sensor ahead of ``base_link``.
+        mount_x_m: of the sensor ahead of the camera.
         noise_m: standard deviation of the range.
 
     Raises:

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ def verify(
     for scene in scenes:
         start_s = time.process_time()
         model = scene.model(table, scene.free, core_type)
-        outcome = search(model, scene.most_transitions, lambda states, name=scene.name: progress(name, states))
+        outcome = search(model, scene.most_transitions, partial(progress, scene.name))
         results.append(Result(scene.name, len(scene.free), outcome, time.process_time() - start_s))
         if outcome.finding:
             break

@@ -167,8 +167,8 @@ class Action(NamedTuple):
 
 def actions(**free: Iterable[Enum]) -> tuple[Action, ...]:
     """All combinations of the given classes, everything else as it is when all is well."""
-    names = tuple(free)
-    return tuple(Action(**dict(zip(names, values))) for values in product(*free.values()))
+    usual = Action()._asdict()
+    return tuple(Action._make({**usual, **dict(zip(free, values))}.values()) for values in product(*free.values()))
 
 
 def selection(shipped: Iterable[FaultRow]) -> tuple[FaultRow, ...]:
