@@ -22,7 +22,7 @@ def _covered(points: Points, rng: np.random.Generator) -> Points:
 
 
 def _infinite(points: Points, rng: np.random.Generator) -> Points:
-    spoilt = points.copy()
+    spoilt: Points = points.copy()
     spoilt[::2] = np.inf
     return spoilt
 
