@@ -117,7 +117,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "_fresh_ns", "_hold_ns", "_window_ns", "_wait_ns", "_grace_ns", "_periods_ns", "_fresh_s", "_max_mps",
         "_max_accel_mps2", "_margin_mps", "_still_mps", "_keep_s", "_limit_s", "_tolerance_s", "tier", "config",
         "_vlm_keys", "_limits_mps", "_caps_mps", "_reactions", "_awaited", "_resting", "_growing", "rows",
-        "policy", "_comparing", "_safety_core",
+        "policy", "_comparing", "_safety_core", "_lidar", "_dispensable",
     )),
     *((f"core.{name}", UNREAD) for name in (
         "_counters", "_sent", "_sent_limit_mps", "_sent_asking", "_previous", "_since_ns", "_demand_reason", "_told",
