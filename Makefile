@@ -44,9 +44,16 @@ forge-environment:
 demo: environment
 	@"$(BIN)/triptych" demo --out "$(DEMO_OUT)" $(DEMO_ARGS)
 
-# Python code comes from src/ (see pyproject.toml), messages and their libraries from the installed package.
+# Python code comes from src/ (see pyproject.toml), messages and their libraries from the installed package. What watches
+# no clock is shared among the cores; the rest comes after it, alone.
 test: test-environment
+ifeq ($(strip $(TEST_ARGS)),)
+	@failed=0; export PYTHONPATH=src; \
+	"$(BIN)/python" -m pytest -n auto --dist worksteal -m "not alone" || failed=1; \
+	"$(BIN)/python" -m pytest -m alone || failed=1; exit $$failed
+else
 	@PYTHONPATH=src "$(BIN)/python" -m pytest $(TEST_ARGS)
+endif
 
 forge-test: forge-environment
 	@PYTHONPATH=src "$(BIN)/python" -m pytest test/forge test/language $(TEST_ARGS)
