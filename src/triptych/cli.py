@@ -23,7 +23,6 @@ from triptych.contract import ConfigError, DegradationState, InputError, Tier, T
 EXIT_NOT_HELD, EXIT_USER = 1, 2
 SHORTEST_WITH_FAULT_S = 20.0
 """A shorter demo has no time for a fault and the way to a stop."""
-LIDAR_RATE_HZ = 10.0
 NAMES = {tier.key: tier for tier in Tier}
 
 app = typer.Typer(
@@ -176,7 +175,7 @@ def demo(
     live: Live = True,
 ) -> None:
     """Drive the built-in scenario with all three tiers; exit 0 only if contract and reaction held."""
-    from triptych import session
+    from triptych import session, stack
 
     file, tiers, engines = session.params_file(params), tiers_of(without), engines_of(engine)
     seconds = duration or 40.0
@@ -184,7 +183,7 @@ def demo(
         "scenario",
         "scenario_node",
         file,
-        parameters={"duration_s": seconds, "seed": seed, "lidar_rate_hz": LIDAR_RATE_HZ if lidar else 0.0},
+        parameters={"duration_s": seconds, "seed": seed, "lidar_rate_hz": stack.SCENARIO_LIDAR_HZ if lidar else 0.0},
         respawn=False,
         ends_run=True,
     )

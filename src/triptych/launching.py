@@ -18,7 +18,16 @@ from triptych.contract import ConfigError, Tier, TriptychError
 from triptych.nodes import topics
 from triptych.nodes.params import NODES, rows
 from triptych.nodes.process import REFUSED_CODE, STARTER_VARIABLE, NodeSpec
-from triptych.stack import NODE_PACKAGE, input_remaps, node, params_file, recorded, remote_target, stack_specs
+from triptych.stack import (
+    NODE_PACKAGE,
+    SCENARIO_LIDAR_HZ,
+    input_remaps,
+    node,
+    params_file,
+    recorded,
+    remote_target,
+    stack_specs,
+)
 
 if TYPE_CHECKING:
     from launch import LaunchContext, LaunchDescription
@@ -242,7 +251,12 @@ def stack_nodes(values: Mapping[str, str]) -> list[NodeSpec]:
     scenario = truth("scenario", values["scenario"])
     live = f"live topic {values['camera']}"
     specs = _shared(STACK, values, remaps, *(("demo", "built-in drive") if scenario else ("run", live)))
-    return [*specs, _source("scenario", STACK, values, remaps)] if scenario else specs
+    if not scenario:
+        return specs
+    drive = _source("scenario", STACK, values, remaps)
+    if truth("lidar", values["lidar"]):
+        drive = replace(drive, parameters={"lidar_rate_hz": SCENARIO_LIDAR_HZ, **drive.parameters})
+    return [*specs, drive]
 
 
 def replay_nodes(values: Mapping[str, str]) -> list[NodeSpec]:

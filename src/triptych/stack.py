@@ -16,6 +16,8 @@ from triptych.nodes import topics
 from triptych.nodes.process import NodeSpec
 
 NODE_PACKAGE = "triptych.nodes."
+SCENARIO_LIDAR_HZ = 10.0
+"""Turns of the built-in drive's lidar, as usual on vehicles."""
 
 
 def params_file(user: Path | None) -> Path:
@@ -89,8 +91,8 @@ def stack_specs(
     """
     expected = {f"{t.key}_expected": t in tiers for t in (Tier.DISTILLED, Tier.FULL)}
     expected["safety_core_expected"] = vehicle
-    if lidar:  # otherwise the parameter file decides: somebody else may publish the obstacles
-        expected["lidar_expected"] = True
+    if lidar or not vehicle:  # else the parameter file decides: somebody else may publish the obstacles
+        expected["lidar_expected"] = lidar
     shared = dict(remaps or {})
     specs = [node("supervisor", "supervisor_node", params, parameters=expected, remaps=shared)]
     if vehicle:

@@ -339,6 +339,12 @@ def test_without_vlm_tiers_the_classical_chain_runs_alone(drive: Path) -> None:
     assert states(record)[-1][0] == "L3_PERCEPTION_ONLY" and record.meta["tiers"] == ["detector"]
 
 
+def test_a_lidar_that_is_not_in_the_recording_is_not_waited_for(drive: Path) -> None:
+    """Even where the vehicle's parameters expect one."""
+    record = run(drive, config=supervisor_config({"lidar_expected": True}))
+    assert states(record)[-1][0] == "NOMINAL"
+
+
 # -- files ----------------------------------------------------------------------------------------------------------
 
 

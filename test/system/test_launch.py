@@ -190,6 +190,28 @@ def test_the_disk_that_is_watched_is_the_one_that_is_recorded_to(
     assert specs["supervisor"].parameters["latch_file"] == str(out / session.LATCH)
 
 
+def test_a_lidar_is_started_and_expected_where_there_is_one(tmp_path: Path) -> None:
+    """Without the argument the parameter file decides, but for a replay: there are no scans in it."""
+    assert "lidar" not in by_name(stack_nodes(values("stack")))
+    assert "lidar_expected" not in by_name(stack_nodes(values("stack")))["supervisor"].parameters
+    specs = by_name(stack_nodes(values("stack", lidar="true", points="/velodyne_points")))
+    assert specs["lidar"].module == "triptych.nodes.lidar_node" and specs["lidar"].respawn
+    assert specs["lidar"].remaps["lidar/points"] == "/velodyne_points"
+    assert specs["supervisor"].parameters["lidar_expected"] is True
+    recording = tmp_path / "drive.mp4"
+    recording.touch()
+    replayed = by_name(replay_nodes(values("replay", input=str(recording))))
+    assert "lidar" not in replayed and replayed["supervisor"].parameters["lidar_expected"] is False
+
+
+def test_the_scenario_scans_for_a_lidar() -> None:
+    """One that is started together with the built-in drive gets something to look at."""
+    assert by_name(stack_nodes(values("stack", scenario="true", lidar="true")))["scenario"].parameters == {
+        "lidar_rate_hz": 10.0
+    }
+    assert "lidar_rate_hz" not in by_name(stack_nodes(values("stack", scenario="true")))["scenario"].parameters
+
+
 def test_the_notifier_starts_where_a_target_is_configured(tmp_path: Path) -> None:
     """By argument or by parameter file, whatever pattern names the node; a replay tells nobody unless asked to."""
     assert "remote" not in by_name(stack_nodes(values("stack")))

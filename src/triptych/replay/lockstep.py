@@ -131,8 +131,9 @@ def run_lockstep(
         )
     for tier, engine in sorted(engines.items()):
         _check_golden(tier, engine)
-    # A recording obeys nobody: there is no last hop to the vehicle.
-    config = (config or supervisor_config({})).model_copy(update={"safety_core_expected": False})
+    # A recording obeys nobody, so there is no last hop to the vehicle; nor are lidar scans read from it.
+    absent = {"safety_core_expected": False, "lidar_expected": False}
+    config = (config or supervisor_config({})).model_copy(update=absent)
     run = _Run(recording, engines, faults, policy, config, budgets, options, nominal_ms or {}, inputs or {})
     run.question = question
     with _Outputs(out, camera_in_bag) as outputs:
