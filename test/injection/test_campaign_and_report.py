@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from triptych.injection.campaign import load_campaign
 from triptych.injection.command import narrowed
 from triptych.injection.faults import KINDS
 from triptych.injection.report import document, limits_of, row_of, summarise, write
-from triptych.injection.run import TRIALS_FILE, _in_a_copy, load_engines, plain, run_campaign, trial_of
+from triptych.injection.run import PACKAGE, TRIALS_FILE, _in_a_copy, digest, load_engines, plain, run_campaign, trial_of
 from triptych.injection.trial import Trial, Verdict, run_trial
 from triptych.resources import resource
 from triptych.supervisor.faults import load_faults
@@ -133,6 +134,20 @@ def test_lines_of_another_campaign_are_not_taken_over(tmp_path: Path, prompt_eng
     other = campaign(FAULTS[0], drive={**DRIVE, "after_s": 2.0})
     run_campaign(other, tmp_path, progress=lambda done, total, trial: newest.append(trial))
     assert [t.id for t in newest if t] == ["healthy"]
+
+
+@pytest.mark.parametrize("changed", ["supervisor/core.py", "scenario/ego.py", "virtual.py"])
+def test_lines_of_other_code_are_not_taken_over(tmp_path: Path, changed: str) -> None:
+    """Whoever changes a monitor and tries again wants to see the change."""
+    plan, folder = campaign(FAULTS[0]), tmp_path / "triptych"
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    before = digest(plan, {}, folder)
+    assert before == digest(plan, {}, folder) == digest(plan, {})
+    (folder / "cli.py").write_text("# decides nothing")
+    assert digest(plan, {}, folder) == before
+    path = folder / changed
+    path.write_text(path.read_text() + "# another\n")
+    assert digest(plan, {}, folder) != before
 
 
 def test_the_report_counts_and_shows(tmp_path: Path, prompt_engines: None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import cv2
 
+import triptych
 from triptych.contract import ConfigError, Tier
 from triptych.documents import parse_json
 from triptych.engines.load import load_engine
@@ -26,18 +27,30 @@ from triptych.injection.loop import ClosedLoop
 from triptych.injection.trial import Trial, Verdict, break_and_judge, healthy_drive, run_trial
 from triptych.lifetime import end_with
 from triptych.resources import resource
+from triptych.safety import Library
 from triptych.supervisor.faults import FaultRow, load_faults
 
 TRIALS_FILE = "trials.jsonl"
+PACKAGE = Path(triptych.__file__).parent
+_PARTS = "contract engines injection language lidar safety scenario supervisor tiers vision"
+DECIDING = (*(f"{part}/**/*.py" for part in _PARTS.split()), "virtual.py")
+"""Code that a drive runs through; the safety core's library besides."""
 TOGETHER = 8
 """Trials that share the healthy part of their drive: more save little, and an interruption costs as many."""
 _worker: tuple[Campaign, Mapping[Tier, Engine], Sequence[FaultRow]] | None = None
 
 
-def digest(campaign: Campaign, engines: Mapping[Tier, str]) -> str:
-    """What decides the outcome: campaign, fault table, engines; a line of another digest is not taken over."""
+def digest(campaign: Campaign, engines: Mapping[Tier, str], package: Path = PACKAGE) -> str:
+    """What decides the outcome: campaign, fault table, engines and code; a line of another digest is not taken over.
+
+    Args:
+        package: folder of the code.
+    """
     h = hashlib.sha256(campaign.model_dump_json().encode())
     h.update(resource("config", "faults.yaml").read_bytes())
+    for path in sorted(p for name in DECIDING for p in package.glob(name)):
+        h.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    h.update(Library().path.read_bytes())
     for tier in Tier:
         h.update(locate(engines.get(tier, f"triptych-{tier.key}")).read_bytes())
     return h.hexdigest()
