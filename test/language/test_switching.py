@@ -26,7 +26,7 @@ from triptych.engines.protocol import EngineOutput
 from triptych.engines.session import OnnxSession
 from triptych.language.adapters import SWITCH_AFTER, AdaptedSession, AdapterChoice
 from triptych.language.engine import WARM_UP_RUNS, VlmEngine
-from triptych.tiers.tier import self_test as tier_self_test
+from triptych.tiers import SelfTest
 
 torch = pytest.importorskip("torch", reason="the forge extra is not installed")
 pytest.importorskip("onnx", reason="the forge extra is not installed")
@@ -323,7 +323,7 @@ def test_the_golden_frame_is_answered_with_the_base_weights(fresh: VlmEngine, mo
 
 def test_both_self_tests_leave_it_on_the_base_weights(fresh: VlmEngine) -> None:
     self_test(fresh)
-    assert tier_self_test(Tier.DISTILLED, fresh) == ""
+    assert SelfTest(Tier.DISTILLED).run(fresh) == ""
     assert fresh.infer([picture(2)]).adapter == ""
 
 

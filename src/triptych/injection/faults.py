@@ -422,7 +422,7 @@ def _boxes(output: EngineOutput, edit: Callable[[Any], Any]) -> EngineOutput:
 
 
 def _not_a_number(fault: Answer, output: EngineOutput) -> EngineOutput:
-    if isinstance(output.payload, Detections):
+    if isinstance(output.payload, Detections) and output.payload.detections:
         return _boxes(output, lambda d: dataclasses.replace(d, x_min=float("nan")))
     return dataclasses.replace(output, uncertainty=float("nan"))
 

@@ -270,37 +270,32 @@ class Traffic:
         """(gap, speed) of the nearest thing in the path of a vehicle that drives along the road."""
         h = actor.heading
         best, speed = math.inf, 0.0
-        half_l, half_w = actor.length / 2, actor.width / 2
-
-        def consider(s: float, low: float, high: float, half_length: float, v: float) -> None:
-            nonlocal best, speed
-            gap = h * (s - actor.s) - half_l - half_length
-            if (
-                -half_length - half_l < gap < best
-                and h * (s - actor.s) > 0
-                and low - half_w < actor.d + 0.0 < high + half_w
-            ):
-                best, speed = gap, v
-
+        at, half_l, half_w = actor.s, actor.length / 2, actor.width / 2
         ego_half = EGO_WIDTH_M / 2 + 0.2
-        consider(
-            ego.s + EGO_FRONT_M - EGO_LENGTH_M / 2,
-            ego.d - ego_half,
-            ego.d + ego_half,
-            EGO_LENGTH_M / 2,
-            ego.speed if h > 0 else 0.0,
-        )
+        ego_s = ego.s + EGO_FRONT_M - EGO_LENGTH_M / 2
+        ahead = h * (ego_s - at)
+        gap = ahead - half_l - EGO_LENGTH_M / 2
+        aside = abs(actor.d - ego.d)
+        if -EGO_LENGTH_M / 2 - half_l < gap and ahead > 0 and aside < ego_half + half_w:
+            best, speed = gap, ego.speed if h > 0 else 0.0
         for o in self.actors:
-            if o is actor or abs(o.s - actor.s) > 120 or o.state in ("parked", "worker"):
+            ahead = h * (o.s - at)
+            if not 0 < ahead <= 120 or o.state in ("parked", "worker") or o is actor:
                 continue
             if o.heading == 0:
-                reach = o.across * o.speed * 2.5
-                low, high = min(o.d, o.d + reach), max(o.d, o.d + reach)
-                if o.state == "cross" or (o.state == "crossing traffic" and abs(o.d) < 12):
-                    consider(o.s, low - o.width / 2 - 0.4, high + o.width / 2 + 0.4, o.length / 2 + 1.0, 0.0)
+                if not (o.state == "cross" or (o.state == "crossing traffic" and abs(o.d) < 12)):
+                    continue
+                half, margin, towards, v = o.length / 2 + 1.0, o.width / 2 + 0.4, o.d + o.across * o.speed * 2.5, 0.0
             elif o.heading == h and o.class_id is not DetectionClass.PEDESTRIAN:
-                low, high = min(o.d, o.lane), max(o.d, o.lane)
-                consider(o.s, low - o.width / 2 - 0.1, high + o.width / 2 + 0.1, o.length / 2, o.speed)
+                half, margin, towards, v = o.length / 2, o.width / 2 + 0.1, o.lane, o.speed
+            else:
+                continue
+            gap = ahead - half_l - half
+            if not -half - half_l < gap < best:
+                continue
+            low, high = (o.d, towards) if o.d < towards else (towards, o.d)
+            if low - margin - half_w < actor.d < high + margin + half_w:
+                best, speed = gap, v
         return best, speed
 
     def _stop_line_gap(self, actor: Actor) -> float:

@@ -50,6 +50,8 @@ HANG_BUDGETS = 10.0
 """Inference running longer than this many budgets is reported as hung."""
 DETECTOR_SELF_TEST_S = 1.0
 """Period of the detector's self-tests while driving; our choice: a twentieth of its inferences."""
+TRUST_AGAIN = 5
+"""Right answers in a row, in self-tests, after which an engine that gave a wrong one is relied upon again."""
 
 _NS = 1_000_000_000
 
@@ -157,6 +159,7 @@ class TierCore:
         self._tested_ns = 0  # when the last self-test began
         self._testing = False
         self._test_fault = ""
+        self._right = 0  # answers to self-tests that were right, since the last wrong one
         self._late_input = False
         self._offset_ns: int | None = None
         self._started_stamp_ns = 0
@@ -324,9 +327,16 @@ class TierCore:
         return True
 
     def finish_self_test(self, problem: str) -> None:
-        """What was wrong with the answer, empty if nothing was; it is reported until the next one is right."""
+        """What was wrong with the answer, empty if nothing was.
+
+        It is reported until ``TRUST_AGAIN`` answers in a row were right: what comes and goes is no better.
+        """
         self._testing = False
-        self._test_fault = f"self_test: {problem}".encode(errors="replace").decode() if problem else ""
+        self._right = 0 if problem else self._right + 1
+        if problem:
+            self._test_fault = f"self_test: {problem}".encode(errors="replace").decode()
+        elif self._right >= TRUST_AGAIN:
+            self._test_fault = ""
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from triptych.contract import (
     Clock,
     EngineError,
     Frame,
+    Payload,
     SystemClock,
     TierResult,
     TierState,
@@ -26,6 +27,7 @@ from triptych.tiers.checks import unusable
 from triptych.tiers.core import TierCore
 from triptych.tiers.heartbeat import heartbeat
 from triptych.tiers.monitors import InputWatch
+from triptych.tiers.redundancy.vote import CLOSE, differences
 
 WARM_UP_RUNS = 5
 """Inferences on the golden frame before a tier says ACTIVE: allocator, caches and lazy kernels settle within three."""
@@ -92,6 +94,7 @@ class Tier:
         self._replaced = 0
         self._replacing = False
         self._stopping = False
+        self._self_test = SelfTest(name)
         self._worker: threading.Thread | None = None
         self._deadline: threading.Thread | None = None
         self._status_sequence = 0
@@ -118,7 +121,7 @@ class Tier:
 
         def first(engine: Engine, generation: int) -> None:
             self._thread_setup("infer")
-            problem.append(self_test(self.name, engine, self._warm_up_runs))
+            problem.append(self._start_test(engine, self._warm_up_runs))
             tested.set()
             if not problem[0]:
                 self._work(engine, generation)
@@ -167,6 +170,12 @@ class Tier:
                 self._state = TierState.LOADED if ended else TierState.ERROR
                 self._fault = "" if ended else "engine did not return when the tier was stopped"
         return ended
+
+    def _start_test(self, engine: Engine, runs: int) -> str:
+        """The self-test of a new engine: what it says first is what it has to say later."""
+        self._self_test = SelfTest(self.name)
+        problem = self._self_test.run(engine, runs)
+        return f"self-test failed: {problem}" if problem else ""
 
     # -- intake ------------------------------------------------------------------------------------------------------
 
@@ -257,11 +266,11 @@ class Tier:
         with self._condition:
             if generation != self._generation or not self._core.take_self_test(self._clock.monotonic_ns()):
                 return generation == self._generation
-        problem = self_test(self.name, engine, 1)
+        problem = self._self_test.run(engine)
         with self._condition:
             if generation != self._generation:
                 return False
-            self._core.finish_self_test(problem.removeprefix("self-test failed: "))
+            self._core.finish_self_test(problem)
             self._condition.notify_all()
         return True
 
@@ -305,7 +314,7 @@ class Tier:
         assert self._replace is not None
         try:
             engine = self._replace()
-            problem = self_test(self.name, engine, 1)
+            problem = self._start_test(engine, 1)
         except Exception as error:
             problem = str(error)
         with self._condition:
@@ -330,23 +339,36 @@ class Tier:
         self._work(engine, generation)
 
 
-def self_test(name: TierName, engine: Engine, runs: int = WARM_UP_RUNS) -> str:
-    """Run the golden frame ``runs`` times. Empty when every answer is as the manifest expects, else what is wrong.
+class SelfTest:
+    """The golden frame, answered at the start and again while driving: right, and later as it was at first.
 
-    Each run asks for as many frames as a steady run does, so that encoder, prefill and decoding all get warm.
+    Args:
+        name: of the tier.
     """
-    try:
-        golden = engine.golden()
-        question = getattr(engine, "golden_question", "")
-        for _ in range(runs):
-            problem = golden_problem(name, engine, engine.infer([golden] * engine.frames_wanted, question))
-            if problem:
-                return f"self-test failed: {problem}"
-    except Exception as error:  # whatever an engine raises here, it must not become or stay ACTIVE
-        return f"self-test failed: {error or type(error).__name__}"
-    return ""
 
+    def __init__(self, name: TierName) -> None:
+        self._name = name
+        self._first: Payload | None = None
 
-def golden_problem(name: TierName, engine: Engine, output: EngineOutput) -> str:
-    """Empty when this answer to the golden frame is as the manifest expects, else what is wrong."""
-    return unusable(name, output) or engine.golden_ok(output)
+    def run(self, engine: Engine, runs: int = 1) -> str:
+        """Answer it ``runs`` times. Empty when every answer is right, else what is wrong.
+
+        Each run asks for as many frames as a steady run does, so that encoder, prefill and decoding all get warm.
+        """
+        try:
+            frames, question = [engine.golden()] * engine.frames_wanted, getattr(engine, "golden_question", "")
+            for _ in range(runs):
+                if problem := self.judge(engine, engine.infer(frames, question)):
+                    return problem
+        except Exception as error:  # whatever an engine raises here, it must not become or stay ACTIVE
+            return str(error) or type(error).__name__
+        return ""
+
+    def judge(self, engine: Engine, output: EngineOutput) -> str:
+        """Empty when this answer is as the manifest expects and says the same as the first one, else what is wrong."""
+        problem = unusable(self._name, output) or engine.golden_ok(output)
+        if problem:
+            return problem
+        self._first = self._first or output.payload
+        apart = differences(self._first, output.payload, CLOSE)
+        return f"another answer to the golden frame than at first: {', '.join(apart)}" if apart else ""
