@@ -140,7 +140,7 @@ def test_a_detector_that_goes_blind_while_driving_says_so() -> None:
 
 
 def test_an_engine_that_raises_or_hangs_in_it_is_survived() -> None:
-    """A7: the one is reported, the other replaced."""
+    """A7: the one is reported, the other replaced before anybody has to ask."""
     release = threading.Event()
 
     def behave(call: int) -> Detections | None:
@@ -167,7 +167,6 @@ def test_an_engine_that_raises_or_hangs_in_it_is_survived() -> None:
         assert wait_until(lambda: tier.engine is second)
         watching.join()
         assert any("self_test: NaN in the output" in text for text in said)
-        assert any("engine_hung" in text for text in said)
         results.clear()
         feed(tier, 0.5)
         assert Origin.FRESH in {r.origin for r in results}
