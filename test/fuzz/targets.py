@@ -43,7 +43,8 @@ from triptych.injection.campaign import load_campaign
 from triptych.injection.run import known_trials
 from triptych.language.grammar import Grammar
 from triptych.language.tokeniser import Vocabulary
-from triptych.lidar import LidarConfig, LidarSensing, decode_cloud
+from triptych.lidar import LidarConfig, LidarSensing
+from triptych.lidar.cloud import decode_cloud
 from triptych.remote.outbox import Outbox
 from triptych.replay import messages
 from triptych.replay.images import ENCODINGS, decode_compressed, decode_image
@@ -190,7 +191,7 @@ def lidar_points(raw: bytes) -> None:
         where="topic",
     )
     assert points.dtype == np.float32 and points.shape == (width * height, 3)
-    found = LidarSensing(LidarConfig()).take(PointCloud(points, T0, 1))
+    found = LidarSensing(LidarConfig()).take(PointCloud(points, T0))
     assert len(found.obstacles) <= MAX_OBSTACLES and crc_ok(protect(found, 1))
     assert all(
         math.isfinite(v) for o in found.obstacles for v in (o.x_min_m, o.x_max_m, o.y_min_m, o.y_max_m, o.z_max_m)

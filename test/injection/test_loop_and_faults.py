@@ -20,6 +20,7 @@ from triptych.contract import (
     MotionConstraint,
     Odometry,
     Origin,
+    PointCloud,
     SceneAdvice,
     Tier,
     TierResult,
@@ -30,6 +31,7 @@ from triptych.engines.protocol import EngineOutput
 from triptych.injection.faults import KINDS, flipped
 from triptych.injection.loop import NS
 from triptych.injection.pictures import PICTURES
+from triptych.injection.scans import SCANS
 from triptych.injection.trial import Verdict
 
 S = DegradationState
@@ -156,6 +158,20 @@ def test_a_spoilt_picture_is_one_and_another(name: str, strength: float, seed: i
 
 def test_pictures_may_be_spoilt_in_every_known_way() -> None:
     assert get_args(KINDS["camera.picture"][1].model_fields["what"].annotation) == tuple(PICTURES)
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_a_spoilt_scan_is_still_one_and_another(name: str) -> None:
+    points = np.random.default_rng(4).uniform(-20, 20, (500, 3)).astype(np.float32)
+    kept = points.copy()
+    spoilt = SCANS[name](points, RNG)
+    PointCloud(spoilt, 1)
+    assert np.array_equal(points, kept), "the scan of others is left alone"
+    assert name == "frozen" or not np.array_equal(spoilt, points)
+
+
+def test_scans_may_be_spoilt_in_every_known_way() -> None:
+    assert get_args(KINDS["lidar.scan"][1].model_fields["what"].annotation) == tuple(SCANS)
 
 
 def test_each_tier_is_stuck_at_its_own_answer() -> None:

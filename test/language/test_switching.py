@@ -323,7 +323,7 @@ def test_the_golden_frame_is_answered_with_the_base_weights(fresh: VlmEngine, mo
 
 def test_both_self_tests_leave_it_on_the_base_weights(fresh: VlmEngine) -> None:
     self_test(fresh)
-    assert SelfTest(Tier.DISTILLED).run(fresh) == ""
+    assert SelfTest(Tier.DISTILLED, fresh).run() == ""
     assert fresh.infer([picture(2)]).adapter == ""
 
 

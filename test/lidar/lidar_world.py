@@ -113,7 +113,7 @@ def cluster(x: float, y: float, z: float, points_n: int = 10) -> np.ndarray:
 
 def clouds(scans: list[np.ndarray], period_ns: int = 100_000_000) -> list[PointCloud]:
     """Scans in a row, a tenth of a second apart."""
-    return [PointCloud(points, stamp_ns=k * period_ns, number=k) for k, points in zip(count(1), scans)]
+    return [PointCloud(points, stamp_ns=k * period_ns) for k, points in zip(count(1), scans)]
 
 
 def boxed(points: np.ndarray, obstacles: tuple[Obstacle, ...]) -> np.ndarray:

@@ -13,8 +13,10 @@ from lidar_world import BEAMS_16, BEAMS_32, Box, Road, above, boxed, car, cast, 
 
 from triptych.contract import Obstacle
 from triptych.contract.lidar import MAX_OBSTACLES
-from triptych.lidar import LidarConfig, find_obstacles, to_base
+from triptych.lidar import LidarConfig
 from triptych.lidar.ground import height_above_ground
+from triptych.lidar.obstacles import find_obstacles
+from triptych.lidar.scan import to_base
 
 CONFIG = above()
 ROADS = [

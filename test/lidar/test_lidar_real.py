@@ -10,7 +10,9 @@ from lidar_world import above, boxed
 
 from triptych.contract import PointCloud
 from triptych.contract.lidar import MAX_OBSTACLES
-from triptych.lidar import LidarConfig, LidarSensing, find_obstacles, to_base
+from triptych.lidar import LidarConfig, LidarSensing
+from triptych.lidar.obstacles import find_obstacles
+from triptych.lidar.scan import to_base
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "lidar"
 ROAD, NONE = 0, 10
@@ -63,7 +65,7 @@ def test_scans_of_other_sensors_give_a_bounded_report(path: Path) -> None:
     """They stand indoors, 0.3 m above the floor: walls all around."""
     config = above(z_m=0.3, body_front_m=0.5, body_rear_m=0.5, body_half_width_m=0.5)
     points = pcd(path)
-    report = LidarSensing(config).take(PointCloud(points, 1, 1))
+    report = LidarSensing(config).take(PointCloud(points, 1))
     assert (report.healthy, report.fault) == (True, "")
     assert 0 < len(report.obstacles) <= MAX_OBSTACLES and report.points_n > 0.5 * len(points)
     base = to_base(points, config)

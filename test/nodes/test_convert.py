@@ -25,6 +25,8 @@ from triptych.contract import (
     LatencySplit,
     Light,
     MotionConstraint,
+    Obstacle,
+    Obstacles,
     Odometry,
     Origin,
     Road,
@@ -137,6 +139,20 @@ STATES = st.builds(
 )
 
 
+SCANS = st.builds(
+    Obstacles,
+    stamp_ns=STAMPS,
+    frame_id=st.just("base_link"),
+    points_n=st.integers(0, 2**32 - 1),
+    reach_m=st.floats(allow_nan=False),
+    healthy=st.booleans(),
+    fault=st.sampled_from(["", "few_points; moved"]),
+    obstacles=st.lists(
+        st.builds(Obstacle, *[st.floats(allow_nan=False)] * 5, st.integers(0, 2**32 - 1)), max_size=4
+    ).map(tuple),
+)
+
+
 def over_the_wire(msg: Any) -> Any:
     return deserialize_message(serialize_message(msg), type(msg))
 
@@ -149,8 +165,9 @@ def over_the_wire(msg: Any) -> Any:
         (CONSTRAINTS, convert.constraint_to_msg, convert.constraint_from_msg),
         (DRIVERS, convert.driver_to_msg, convert.driver_from_msg),
         (STATES, convert.state_to_msg, convert.state_from_msg),
+        (SCANS, convert.obstacles_to_msg, convert.obstacles_from_msg),
     ],
-    ids=["result", "status", "constraint", "driver", "state"],
+    ids=["result", "status", "constraint", "driver", "state", "obstacles"],
 )
 def test_lossless_over_the_wire(records: Any, to: Any, back: Any) -> None:
     """Whatever goes out comes back equal, so that the CRC holds at the receiver."""
@@ -185,6 +202,15 @@ def test_long_text_is_cut_and_the_crc_still_holds() -> None:
     status = protect(TierStatus(1, Tier.FULL, TierState.ERROR, False, fault="€" * 100), 3)
     fault = convert.status_from_msg(over_the_wire(convert.status_to_msg(status)))
     assert crc_ok(fault) and fault.fault == "€" * 53
+
+
+def test_of_too_many_obstacles_the_nearest_are_told_and_the_crc_still_holds() -> None:
+    many = tuple(Obstacle(float(k), k + 1.0, 0.0, 1.0, 1.0, 3) for k in range(70))
+    scan = protect(Obstacles(1, "f" * 90, 9, 60.0, False, "x" * 200, many), 5)
+    received = convert.obstacles_from_msg(over_the_wire(convert.obstacles_to_msg(scan)))
+    assert crc_ok(received) and received.sequence_counter == 5
+    assert received.obstacles == many[:64]
+    assert (len(received.frame_id), len(received.fault)) == (64, 160)
 
 
 def _with_payload(result: TierResult, payload: Detections) -> TierResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
+from nav_msgs.msg import Odometry as OdometryMsg
 from node_peer import Peer
 from sensor_msgs.msg import PointCloud2
 
-from triptych.contract import ConfigError, Obstacles, PointCloud, crc_ok
+from triptych.contract import ConfigError, Obstacles, Odometry, PointCloud, crc_ok
 from triptych.nodes import convert, io, topics
 from triptych.nodes.lidar_node import LidarNode
 from triptych_ros.msg import Obstacles as ObstaclesMsg
@@ -49,7 +51,7 @@ class Lidar:
     def send(self) -> None:
         self.number += 1
         shaken = self.cloud + np.float32(self.number % 7 * 1e-4)
-        self.points.publish(self.edit(convert.cloud_to_msg(PointCloud(shaken, time.time_ns(), self.number))))
+        self.points.publish(self.edit(convert.cloud_to_msg(PointCloud(shaken, time.time_ns()))))
 
     def until(self, condition: Any, seconds: float = 30.0) -> Obstacles:
         self.peer.until(lambda: self.heard and condition(self.heard[-1]), self.send, seconds)
@@ -72,6 +74,26 @@ def test_a_scan_becomes_protected_obstacles(lidar: Lidar) -> None:
     lidar.until(lambda scan: len(lidar.heard) > 5)
     assert all(map(crc_ok, lidar.heard))
     assert all((b.sequence_counter - a.sequence_counter) % 256 == 1 for a, b in pairwise(lidar.heard))
+
+
+def test_a_scan_that_repeats_is_a_fault_unless_the_vehicle_stands(lidar: Lidar) -> None:
+    """Only a fresh speed near zero says that it does."""
+    speeds = io.create_publisher(lidar.peer.node, OdometryMsg, topics.ODOMETRY.name, io.DATA_QOS)
+    lidar.until(lambda scan: scan.healthy)
+
+    def same(speed_mps: float) -> Callable[[], None]:
+        def send() -> None:
+            speeds.publish(convert.odometry_to_msg(Odometry(time.time_ns(), speed_mps)))
+            lidar.points.publish(convert.cloud_to_msg(PointCloud(lidar.cloud, time.time_ns())))
+
+        return send
+
+    lidar.peer.until(lambda: "frozen_scan" in lidar.heard[-1].fault, same(10.0))
+    lidar.until(lambda scan: scan.healthy)
+    lidar.peer.until(lambda: not lidar.node._moving(), same(0.0))
+    count = len(lidar.heard)
+    lidar.peer.until(lambda: len(lidar.heard) > count + 8, same(0.0))
+    assert all(scan.healthy for scan in lidar.heard[count + 1 :])
 
 
 def test_an_empty_scan_is_no_free_road(lidar: Lidar) -> None:

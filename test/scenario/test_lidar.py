@@ -92,7 +92,7 @@ def test_an_empty_world_gives_the_road_and_nothing_else() -> None:
     s = _bare()
     points = s.scan()
     assert points.dtype == np.float32
-    assert PointCloud(points, 0, 1).points is points
+    assert PointCloud(points, 0).points is points
     model = s.lidar
     down = [r for r in model.rings_deg if r < 0.0 and model.height_m / math.sin(math.radians(-r)) < model.max_range_m]
     assert len(points) == len(down) * len(model.azimuths_rad())

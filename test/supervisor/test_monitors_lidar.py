@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_rig import MS, SECOND, Rig, driving, flickering
 
-from triptych.contract import DegradationState, Detection, DetectionClass, Detections, Obstacle, Obstacles, Origin
+from triptych.contract import (
+    DegradationState,
+    Detection,
+    DetectionClass,
+    Detections,
+    Obstacle,
+    Obstacles,
+    Origin,
+    TierResult,
+)
 from triptych.supervisor.config import SupervisorConfig
 from triptych.supervisor.monitors.lidar import LidarMonitor
 
@@ -251,11 +260,15 @@ def test_whatever_is_said_it_is_judged_or_refused(
 # ---- through the supervisor ----
 
 
-def say(rig: Rig, seen: Detections) -> None:
+def say(rig: Rig, seen: Detections, **changes: object) -> None:
     """Have the detector see this, a little differently each time."""
-    rig.edit_result = lambda r: (
-        replace(r, payload=flickering(seen, r.source_stamp_ns)) if isinstance(r.payload, Detections) else r
-    )
+
+    def edit(result: TierResult) -> TierResult:
+        if not isinstance(result.payload, Detections):
+            return result
+        return replace(result, payload=flickering(seen, result.source_stamp_ns), **changes)  # type: ignore[arg-type]
+
+    rig.edit_result = edit
 
 
 def with_lidar() -> Rig:
@@ -327,15 +340,33 @@ def test_none_is_missed_where_none_is_expected() -> None:
 def test_only_fresh_results_are_held_against_it() -> None:
     """What the detector repeats is about another time."""
     rig = with_lidar()
-    rig.edit_result = lambda r: replace(r, origin=Origin.LAST_FRAME) if isinstance(r.payload, Detections) else r
+    say(rig, AHEAD, origin=Origin.LAST_FRAME)
     rig.scan = replace(rig.scan, obstacles=())
     rig.run(2.0)
     assert "lidar.unreturned" not in rig.faults()
 
 
-def test_after_a_clock_step_stamps_are_not_compared() -> None:
+def test_after_a_clock_step_nothing_old_is_compared() -> None:
     """A12: pictures of the old time explain nothing of the new one."""
+    monitor = LidarMonitor(CONFIG)
+    for age_ms in (70, 20):
+        monitor.see(AHEAD, NOW_NS - age_ms * MS)
+    monitor.restart()
+    monitor.see(NOTHING, NOW_NS - 20 * MS)
+    monitor.observe(scan(standing()), NOW_NS, NOW_NS, True, True)
+    assert monitor.unseen_n(0) is None, "one picture is too few"
     rig = with_lidar()
-    rig.clock_step_ns -= 30 * SECOND
-    rig.run(3.0)
+    assert rig.core._lidar is not None and rig.core._lidar._pictures
+    rig.alive -= {"detector"}
+    rig.clock_step_ns -= SECOND // 2
+    rig.tick()
+    assert not rig.core._lidar._pictures
+
+
+def test_a_clock_that_is_set_back_again_and_again_silences_no_lidar() -> None:
+    """A12: its stamps begin anew each time, also when ages are judged at once."""
+    rig = with_lidar()
+    for _ in range(3):
+        rig.clock_step_ns -= 30 * SECOND
+        rig.run(1.2)
     assert not {"lidar.unseen", "lidar.unreturned", "lidar.stale"} & set(rig.faults())

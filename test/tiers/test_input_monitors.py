@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from triptych.contract import Light, Weather
 from triptych.contract.result import WARNINGS
-from triptych.tiers.monitors import MONITORS, InputConfig, InputMonitor, InputWatch, Picture, look
+from triptych.debounce import Debounced
+from triptych.tiers.monitors import MONITORS, InputConfig, InputWatch, Picture, look
 from triptych.tiers.monitors.alternation import LEAST_UNLIKE, Alternation
 from triptych.tiers.monitors.colour import cast
 from triptych.tiers.monitors.drift import FEATURES, Drift
@@ -66,7 +67,7 @@ def test_each_limit_may_be_reached_but_not_exceeded(row, share: float, said: boo
     limit = getattr(config, row.limit)
     # A hair below where the level is a quotient, which need not come out exactly.
     level = limit * share * (1.0 - 1e-9 * (row.code in ("colour_cast", "input_drift")))
-    monitor = InputMonitor(row.code, row.measure(config), limit, 1)
+    monitor = Debounced(row.code, row.measure(config), limit, 1)
     (picture,) = changed(row.code, level, config)
     codes = [monitor.observe(picture) for _ in range(10)]
     assert codes[-1] == (row.code if said else "")
@@ -81,7 +82,7 @@ def test_a_covered_part_is_judged_by_its_share_of_blocks(blocks: int, said: bool
     covered_rows = flat[5:, :5].copy().ravel()
     covered_rows[blocks:] = False
     flat[5:, :5] = covered_rows.reshape(6, 5)
-    monitor = InputMonitor("covered_picture", Occlusion(4), config.input_covered_share, 1)
+    monitor = Debounced("covered_picture", Occlusion(4), config.input_covered_share, 1)
     said_codes = [monitor.observe(moving(SOUND, flat, k)) for k in range(6)]
     assert said_codes[:4] == [""] * 4, "no earlier than the frames it takes"
     assert (said_codes[-1] == "covered_picture") is said
@@ -128,7 +129,7 @@ def test_a_blank_view_is_not_a_part_of_it() -> None:
 @pytest.mark.parametrize("level", [math.nan, math.inf])
 def test_a_level_that_is_no_number_is_at_fault(level: float) -> None:
     """A6: written so that NaN is unsafe."""
-    monitor = InputMonitor("noisy_picture", lambda p: p.noise, 10.0, 2)
+    monitor = Debounced("noisy_picture", lambda p: p.noise, 10.0, 2)
     assert [monitor.observe(replace(SOUND, noise=level)) for _ in range(2)] == ["", "noisy_picture"]
 
 
@@ -160,7 +161,7 @@ def turned(angle: float) -> Picture:
 @pytest.mark.parametrize(("share", "said"), [(0.99, False), (1.0 - 1e-5, False), (1.01, True)])
 def test_pictures_may_alternate_as_far_as_the_limit(share: float, said: bool) -> None:
     level, unlike = InputConfig().input_alternation * share, 0.5
-    monitor = InputMonitor("alternating_pictures", Alternation(), InputConfig().input_alternation, 1)
+    monitor = Debounced("alternating_pictures", Alternation(), InputConfig().input_alternation, 1)
     pictures = [turned(np.arccos(1.0 - unlike * (1.0 - level))), turned(-np.arccos(1.0 - unlike)), turned(0.0)]
     codes = [monitor.observe(picture) for picture in pictures]
     assert codes == ["", "", "alternating_pictures" if said else ""]

@@ -114,7 +114,7 @@ def inner(engine: RedundantEngine, number: int) -> DetectorEngine:
 def test_real_instances_agree_to_the_last_bit(pair: Any, mode: Mode, count: int) -> None:
     """The self-tests of tier and engine pass, and the answer is that of one engine."""
     engine: RedundantEngine = pair(mode, count)
-    assert SelfTest(TierName.DETECTOR).run(engine, 2) == ""
+    assert SelfTest(TierName.DETECTOR, engine).run(2) == ""
     output = engine_self_test(engine)
     alone = inner(engine, 0).infer([engine.golden()])
     assert (output.payload, output.uncertainty) == (alone.payload, alone.uncertainty)
@@ -130,7 +130,7 @@ def test_a_real_vlm_agrees_with_itself(mode: Mode, count: int) -> None:
     """Text and probabilities of every token included; the deadline leaves time for all runs."""
     engine = redundant(lambda: load_engine(DISTILLED), mode, count)
     assert isinstance(engine, RedundantEngine)
-    assert SelfTest(TierName.DISTILLED).run(engine, 1) == ""
+    assert SelfTest(TierName.DISTILLED, engine).run(1) == ""
     picture = Frame(engine.golden().image[:, ::-1].copy(), 1, 1)
     output = engine.infer([picture], "", time.monotonic_ns() + 600 * 10**9)
     assert isinstance(output.payload, SceneAdvice) and output.payload.text
@@ -177,11 +177,11 @@ def test_a_broken_instance_is_found_before_it_drives(pair: Any) -> None:
     engine: RedundantEngine = pair("homogeneous", 3)
     flipped = Flipped(inner(engine, 1), 1)
     try:
-        problem = SelfTest(TierName.DETECTOR).run(engine, 1)
+        problem = SelfTest(TierName.DETECTOR, engine).run(1)
     finally:
         flipped.restore()
     assert "instance 2" in problem
-    assert SelfTest(TierName.DETECTOR).run(engine, 1) == ""
+    assert SelfTest(TierName.DETECTOR, engine).run(1) == ""
 
 
 def test_nothing_is_right_before_the_golden_frame_was_answered() -> None:

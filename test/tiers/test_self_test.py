@@ -97,12 +97,24 @@ def test_what_is_wrong_may_be_any_text() -> None:
     assert made.fault(0).encode()
 
 
+def test_a_camera_that_falls_silent_during_one_is_not_called_a_slow_engine() -> None:
+    """The reason says who is to blame."""
+    made = core()
+    answered(made, 1000)
+    assert made.take_self_test(1010 * MS)
+    event_ns = made.next_event_ns()
+    assert event_ns is not None
+    late = made.poll(event_ns, EPOCH + event_ns)
+    assert late is not None and (late.origin, late.reason) == (Origin.LAST_FRAME, "no_frame")
+
+
 @pytest.mark.parametrize(("share", "hung"), [(0.99, False), (1.0, False), (1.01, True)])
 def test_one_that_does_not_end_is_a_hung_engine(share: float, hung: bool) -> None:
     """A7: frames are answered by the fallback meanwhile, and whoever replaces the engine frees the tier."""
     made = core()
     answered(made, 1000)
     assert made.take_self_test(1010 * MS)
+    made.offer(frame(1050), 1050 * MS, EPOCH + 1050 * MS)
     at_ns = 1010 * MS + round(share * HANG_BUDGETS * BUDGETS[DETECTOR].budget_s * 1e9)
     assert (made.hung_s(at_ns) > 0) is hung
     assert ("engine_hung" in made.fault(at_ns)) is hung
@@ -178,14 +190,14 @@ def test_an_engine_that_raises_or_hangs_in_it_is_survived() -> None:
 def test_the_shipped_detector_passes_and_a_changed_one_does_not() -> None:
     """With the engine itself: objects that are gone, of another class or place, and doubts that were not there."""
     engine = load_engine(locate("triptych-detector"))
-    test = SelfTest(DETECTOR)
-    assert test.run(engine, 3) == ""
+    test = SelfTest(DETECTOR, engine)
+    assert test.run(3) == ""
     said = engine.infer([engine.golden()])
     payload = said.payload
     assert isinstance(payload, Detections) and payload.detections
 
     def of(*detections: Detection) -> str:
-        return test.judge(engine, replace(said, payload=replace(payload, detections=detections)))
+        return test.judge(replace(said, payload=replace(payload, detections=detections)))
 
     assert of(*payload.detections) == ""
     assert "golden" in of()
@@ -197,10 +209,18 @@ def test_the_shipped_detector_passes_and_a_changed_one_does_not() -> None:
         assert (of(replace(first, score=first.score - share), *others) == "") is fine
 
 
-def test_an_engine_that_is_loaded_anew_has_a_first_answer_of_its_own() -> None:
-    """Another build of it may differ in what does not matter."""
-    engines = [ScriptedEngine(lambda _, n=n: Detections(8 + n, 8)) for n in range(2)]
-    tier = Tier(DETECTOR, engines[0], BUDGET, collect([]), warm_up_runs=1)
-    assert tier._start_test(engines[0], 1) == tier._start_test(engines[1], 1) == ""
-    assert tier._self_test.run(engines[1]) == ""
-    assert "size of the picture" in tier._self_test.run(engines[0])
+def test_an_engine_is_held_against_its_own_first_answer() -> None:
+    """Another one, also another build of it, has another; what is wrong is never the first answer."""
+    sizes = iter([8, 8, 9, 8])
+    test = SelfTest(DETECTOR, ScriptedEngine(lambda _: Detections(next(sizes), 8)))
+    assert [test.run() for _ in range(4)] == [
+        "",
+        "",
+        "another answer to the golden frame than at first: size of the picture",
+        "",
+    ]
+    wrong = ScriptedEngine(lambda _: Detections(8, 8), golden_problem="no object found")
+    test = SelfTest(DETECTOR, wrong)
+    assert test.run() == "no object found"
+    wrong.golden_ok = lambda output: ""  # type: ignore[method-assign]
+    assert test.run() == ""

@@ -15,6 +15,8 @@ from triptych.contract import (
     Detections,
     LatencySplit,
     MotionConstraint,
+    Obstacle,
+    Obstacles,
     Origin,
     Tier,
     TierResult,
@@ -26,6 +28,7 @@ from triptych.viewing.markers import (
     MarkerKind,
     detection_markers,
     locate,
+    obstacle_markers,
     scene_markers,
     state_markers,
 )
@@ -108,6 +111,18 @@ def test_markers_have_distinct_identities_and_fade_when_stale() -> None:
     assert all(b.colour[3] < a.colour[3] for a, b in cubes)
     assert all("old" in m.text for m in stale if m.kind is MarkerKind.TEXT_VIEW_FACING)
     assert "18 m" in fresh[1].text
+
+
+def test_what_a_lidar_sees_stands_where_it_is_and_pales_with_its_health() -> None:
+    car = Obstacle(8.0, 12.0, -1.0, 1.0, 1.5, 40)
+    nowhere = Obstacle(math.nan, 1.0, 0.0, 1.0, 1.0, 3)
+    scan = Obstacles(1, "base_link", 5000, 60.0, True, "", (car, nowhere))
+    (box,) = obstacle_markers(scan)
+    assert (box.kind, box.position_m, box.size_m) == (MarkerKind.CUBE, (10.0, 0.0, 0.75), (4.0, 2.0, 1.5))
+    (pale,) = obstacle_markers(dataclasses.replace(scan, healthy=False, fault="blind_sector"))
+    assert pale.colour[3] < box.colour[3]
+    shown = scene_markers(None, CAMERA, DegradationState.NOMINAL, scan=scan)
+    assert box in shown and box not in scene_markers(None, CAMERA, DegradationState.NOMINAL)
 
 
 def test_state_text_says_state_reason_limit_and_countdown() -> None:

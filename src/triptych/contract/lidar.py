@@ -22,7 +22,6 @@ class PointCloud:
         points: (N, 3) float32: x, y, z in metres in ``frame_id``, REP-103 axes (x forward, y left, z up). A beam that
             did not come back has NaN, or is left out.
         stamp_ns: source stamp.
-        number: counts the scans delivered by this input, from 1.
         frame_id: REP-105 frame of the sensor.
 
     Raises:
@@ -31,7 +30,6 @@ class PointCloud:
 
     points: npt.NDArray[np.float32]
     stamp_ns: int
-    number: int
     frame_id: str = "lidar"
 
     def __post_init__(self) -> None:

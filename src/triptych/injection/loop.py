@@ -185,7 +185,7 @@ class ClosedLoop:
         self._waiting: dict[str, list[Callable[[], None]]] = {name: [] for name in PROCESSES}
         self._events = Events()
         self._sensing = LidarSensing(LidarConfig())
-        self._frames = self._drivers = self._commands = self._scans = self._seen = self._cycles = 0
+        self._frames = self._drivers = self._commands = self._seen = self._cycles = 0
         self._told: tuple[object, ...] = ()
         self._told_ns = begin_ns - REPEAT_NS
         self._heard: tuple[object, ...] = ()
@@ -368,8 +368,7 @@ class ClosedLoop:
         self._send(CAMERA, Frame(self.scenario.render(), self.stamp_ns, self._frames))
 
     def _scan(self) -> None:
-        self._scans += 1
-        self._send(LIDAR, PointCloud(self.scenario.scan(), self.stamp_ns, self._scans))
+        self._send(LIDAR, PointCloud(self.scenario.scan(), self.stamp_ns))
 
     def _look(self, cloud: PointCloud) -> None:
         self._seen += 1
@@ -419,7 +418,7 @@ class ClosedLoop:
         if isinstance(output, EngineOutput):
             changed = self.fault.answer(lane.tier, output, self.now_ns)
             output = output if changed is None else changed
-        problem = lane.self_test.judge(engine, output) if isinstance(output, EngineOutput) else str(output)
+        problem = lane.self_test.judge(output) if isinstance(output, EngineOutput) else str(output)
         self._at(self.now_ns + took_ns, partial(self._tested, lane, lane.life, problem))
 
     def _tested(self, lane: _Lane, life: int, problem: str) -> None:
@@ -478,8 +477,8 @@ def _core(tier: Tier, engine: Engine) -> TierCore:
 
 def _sound(tier: Tier, engine: Engine) -> SelfTest:
     """Of an engine that has passed it once, if it is to pass it again."""
-    test = SelfTest(tier)
-    if tier is Tier.DETECTOR and (problem := test.run(engine)):
+    test = SelfTest(tier, engine)
+    if tier is Tier.DETECTOR and (problem := test.run()):
         raise EngineError(f"self-test failed: {problem}", where=f"engine {engine.id}")
     return test
 

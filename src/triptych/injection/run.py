@@ -33,7 +33,7 @@ from triptych.supervisor.faults import FaultRow, load_faults
 TRIALS_FILE = "trials.jsonl"
 PACKAGE = Path(triptych.__file__).parent
 _PARTS = "contract engines injection language lidar safety scenario supervisor tiers vision"
-DECIDING = (*(f"{part}/**/*.py" for part in _PARTS.split()), "virtual.py")
+DECIDING = (*(f"{part}/**/*.py" for part in _PARTS.split()), "debounce.py", "virtual.py")
 """Code that a drive runs through; the safety core's library besides."""
 TOGETHER = 8
 """Trials that share the healthy part of their drive: more save little, and an interruption costs as many."""

@@ -4,27 +4,7 @@ Geometry only: where the detector of pictures errs (a rare object, darkness, gla
 round (rain, spray, glass, what is flatter than a kerb).
 """
 
-from triptych.lidar.cloud import CloudParts, FieldParts, decode_cloud, encode_cloud
-from triptych.lidar.config import LidarConfig, lidar_config
-from triptych.lidar.obstacles import find_obstacles
-from triptych.lidar.scan import Scan, look, to_base
+from triptych.lidar.config import LidarConfig
 from triptych.lidar.sensing import LidarSensing
-from triptych.lidar.watch import MONITORS, MonitorRow, ScanMonitor, ScanWatch
 
-__all__ = [
-    "MONITORS",
-    "CloudParts",
-    "FieldParts",
-    "LidarConfig",
-    "LidarSensing",
-    "MonitorRow",
-    "Scan",
-    "ScanMonitor",
-    "ScanWatch",
-    "decode_cloud",
-    "encode_cloud",
-    "find_obstacles",
-    "lidar_config",
-    "look",
-    "to_base",
-]
+__all__ = ["LidarConfig", "LidarSensing"]

@@ -90,31 +90,16 @@ def decode_cloud(
     return points.reshape(-1, 3)
 
 
-def encode_cloud(points: npt.NDArray[np.float32], point_step: int = 12) -> CloudParts:
-    """The parts of an unorganised message with x, y, z as little-endian float32, which :func:`decode_cloud` reverses.
-
-    Args:
-        points: (N, 3) float32.
-        point_step: 12, or 16 as drivers that align to 16 bytes do; the rest is zero.
-
-    Raises:
-        InputError: another shape, dtype or step.
-    """
-    if points.ndim != 2 or points.shape[1] != 3 or points.dtype != np.float32 or len(points) > MAX_POINTS:
-        raise InputError(
-            f"must be (N, 3) float32, N at most {MAX_POINTS}", field="points", value=f"{points.shape} {points.dtype}"
-        )
-    if point_step not in (12, 16):
-        raise InputError("must be 12 or 16 bytes", field="point_step", value=point_step)
-    padded = np.zeros((len(points), point_step // 4), "<f4")
-    padded[:, :3] = points
+def encode_cloud(points: npt.NDArray[np.float32]) -> CloudParts:
+    """(N, 3) float32 as an unorganised message of x, y, z, little-endian float32; :func:`decode_cloud` reverses it."""
+    step = 3 * points.itemsize
     return CloudParts(
-        data=padded.tobytes(),
+        data=points.astype("<f4", copy=False).tobytes(),
         height=1,
         width=len(points),
         fields=(("x", 0, FLOAT32, 1), ("y", 4, FLOAT32, 1), ("z", 8, FLOAT32, 1)),
-        point_step=point_step,
-        row_step=point_step * len(points),
+        point_step=step,
+        row_step=step * len(points),
     )
 
 

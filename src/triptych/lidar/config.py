@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from triptych.contract import ConfigError
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class LidarConfig(BaseModel):
@@ -96,22 +91,3 @@ class LidarConfig(BaseModel):
         le=10_000,
         description="Moving scans with ground 5 to 15 m ahead whose median is judged: 10 s, in which a ramp passes.",
     )
-
-
-def lidar_config(values: Mapping[str, Any], where: object = "lidar parameters") -> LidarConfig:
-    """Build a configuration from parameters; what is not given keeps its default.
-
-    Raises:
-        ConfigError: an unknown name, a wrong type or a number outside its range.
-    """
-    try:
-        return LidarConfig(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(
-            first["msg"],
-            where=where,
-            field=str(first["loc"][0]),
-            value=first["input"],
-            remedy="see triptych.lidar.LidarConfig for the names and ranges",
-        ) from None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triptych.debounce import Debounced
 from triptych.lidar.config import LidarConfig
 from triptych.lidar.ground import Plane, road_ahead
 from triptych.lidar.scan import Scan
@@ -132,34 +133,12 @@ MONITORS: tuple[MonitorRow, ...] = (
 """All of them, in the order of the report."""
 
 
-class ScanMonitor:
-    """One measure with its limit and debounce.
-
-    Args:
-        code: what it says when at fault.
-        measure: see :data:`Measure`.
-        limit: at fault above it; NaN always is.
-        run: scans in a row that must be at fault before it speaks.
-    """
-
-    __slots__ = ("_limit", "_measure", "_needed", "_run", "code")
-
-    def __init__(self, code: str, measure: Measure, limit: float, run: int) -> None:
-        self.code, self._measure, self._limit, self._needed = code, measure, limit, run
-        self._run = 0
-
-    def observe(self, scan: Scan) -> str:
-        """The code, or empty."""
-        self._run = 0 if self._measure(scan) <= self._limit else self._run + 1
-        return self.code if self._run >= self._needed else ""
-
-
 class ScanWatch:
     """All monitors of a lidar. Not thread-safe; feed it each scan once, in order."""
 
     def __init__(self, config: LidarConfig) -> None:
         self._monitors = tuple(
-            ScanMonitor(
+            Debounced(
                 row.code,
                 row.measure(config),
                 float(getattr(config, row.limit)) if row.limit else 0.0,

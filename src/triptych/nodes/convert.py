@@ -520,7 +520,7 @@ def compressed_to_msg(image: _Pixels, stamp_ns: int, frame_id: str, quality: int
 # -- point clouds ----------------------------------------------------------------------------------------------------
 
 
-def cloud_from_msg(msg: PointCloud2, number: int) -> PointCloud:
+def cloud_from_msg(msg: PointCloud2) -> PointCloud:
     """A point cloud message; zero-copy where the message's layout allows it.
 
     Raises:
@@ -536,7 +536,7 @@ def cloud_from_msg(msg: PointCloud2, number: int) -> PointCloud:
         is_bigendian=msg.is_bigendian,
         where="sensor_msgs/PointCloud2",
     )
-    return PointCloud(points, from_time(msg.header.stamp), number, msg.header.frame_id)
+    return PointCloud(points, from_time(msg.header.stamp), msg.header.frame_id)
 
 
 def cloud_to_msg(cloud: PointCloud) -> PointCloud2:

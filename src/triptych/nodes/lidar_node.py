@@ -65,7 +65,7 @@ class LidarNode(Node):  # type: ignore[misc]
     def _take(self, msg: Any) -> None:
         begin_s = time.monotonic()
         try:
-            cloud = convert.cloud_from_msg(msg, self._scans + 1)
+            cloud = convert.cloud_from_msg(msg)
         except InputError as error:  # as good as not received: the supervisor hears the silence
             self.notes(str(error), key=f"points {error.field}")
             return

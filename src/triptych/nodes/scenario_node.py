@@ -124,6 +124,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._points: Any = None
         if self.params.lidar_rate_hz > 0:
             self._points = create_publisher(self, PointCloud2, topics.LIDAR_POINTS.name, SENSOR_OUT_QOS, self.notes)
+            self._scenario.scan()  # cuts the shapes of all that is in reach: no picture shall wait for that
         self._odometry = create_publisher(self, OdometryMsg, topics.ODOMETRY.name, DATA_QOS, self.notes)
         self._driver = create_publisher(self, DriverState, topics.DRIVER_STATE.name, DATA_QOS, self.notes)
         self._diagnostics = create_publisher(self, DiagnosticArray, topics.DIAGNOSTICS.name, DATA_QOS, self.notes)
@@ -134,7 +135,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._safe: bool | None = None
         self._sequence = 0
         self._render_ms = 0.0
-        self._frames = self._scans = 0
+        self._frames = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="vehicle", daemon=True)
 
@@ -204,9 +205,7 @@ class ScenarioNode(Node):  # type: ignore[misc]
         self._render_ms += (time.monotonic_ns() - begin_ns) / 1e6
 
     def _scan(self) -> None:
-        self._scans += 1
-        cloud = PointCloud(self._scenario.scan(), time.time_ns(), self._scans)
-        self._points.publish(convert.cloud_to_msg(cloud))
+        self._points.publish(convert.cloud_to_msg(PointCloud(self._scenario.scan(), time.time_ns())))
 
     def _over(self, start_ns: int) -> bool:
         if self.params.duration_s <= 0:

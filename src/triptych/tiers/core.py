@@ -374,7 +374,7 @@ class TierCore:
 
     def _silence_reason(self, now_ns: int) -> str:
         active = self._input_faults(now_ns)
-        if self.busy:
+        if self._job is not None or (self._testing and self._mailbox is not None):
             return "timeout"
         if active:
             return active[0]

@@ -94,7 +94,6 @@ class Tier:
         self._replaced = 0
         self._replacing = False
         self._stopping = False
-        self._self_test = SelfTest(name)
         self._worker: threading.Thread | None = None
         self._deadline: threading.Thread | None = None
         self._status_sequence = 0
@@ -121,17 +120,21 @@ class Tier:
 
         def first(engine: Engine, generation: int) -> None:
             self._thread_setup("infer")
-            problem.append(self._start_test(engine, self._warm_up_runs))
+            test = SelfTest(self.name, engine)
+            problem.append(test.run(self._warm_up_runs))
             tested.set()
             if not problem[0]:
-                self._work(engine, generation)
+                self._work(test, generation)
 
         self._worker = threading.Thread(
             target=first, args=(self.engine, self._generation), name=f"{self.name.key}-infer", daemon=True
         )
         self._worker.start()
         in_time = tested.wait(self._self_test_timeout_s)
-        text = problem[0] if in_time else f"self-test did not end within {self._self_test_timeout_s:g} s"
+        if not in_time:
+            text = f"self-test did not end within {self._self_test_timeout_s:g} s"
+        else:
+            text = f"self-test failed: {problem[0]}" if problem[0] else ""
         with self._condition:
             if text or self._stopping:
                 self._generation += 1
@@ -170,12 +173,6 @@ class Tier:
                 self._state = TierState.LOADED if ended else TierState.ERROR
                 self._fault = "" if ended else "engine did not return when the tier was stopped"
         return ended
-
-    def _start_test(self, engine: Engine, runs: int) -> str:
-        """The self-test of a new engine: what it says first is what it has to say later."""
-        self._self_test = SelfTest(self.name)
-        problem = self._self_test.run(engine, runs)
-        return f"self-test failed: {problem}" if problem else ""
 
     # -- intake ------------------------------------------------------------------------------------------------------
 
@@ -221,7 +218,7 @@ class Tier:
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
-    def _work(self, engine: Engine, generation: int) -> None:
+    def _work(self, test: SelfTest, generation: int) -> None:
         while True:
             with self._condition:
                 job = None
@@ -241,7 +238,7 @@ class Tier:
                 deadline_ns = self._clock.monotonic_ns() + round(self._core.budget.budget_s * 1e9)
             outcome: EngineOutput | BaseException
             try:
-                outcome = engine.infer(job, question, deadline_ns)
+                outcome = test.engine.infer(job, question, deadline_ns)
             except Exception as error:  # an engine's bug must not end the tier
                 outcome = error
             image = job[-1].image
@@ -258,15 +255,15 @@ class Tier:
                 with self._condition:
                     self._core.note_picture(codes, self._clock.monotonic_ns())
             del image
-            if not self._test(engine, generation):
+            if not self._test(test, generation):
                 return
 
-    def _test(self, engine: Engine, generation: int) -> bool:
+    def _test(self, test: SelfTest, generation: int) -> bool:
         """The self-test if it is due; False if the engine was given up meanwhile."""
         with self._condition:
             if generation != self._generation or not self._core.take_self_test(self._clock.monotonic_ns()):
                 return generation == self._generation
-        problem = self._self_test.run(engine)
+        problem = test.run()
         with self._condition:
             if generation != self._generation:
                 return False
@@ -314,7 +311,8 @@ class Tier:
         assert self._replace is not None
         try:
             engine = self._replace()
-            problem = self._start_test(engine, 1)
+            test = SelfTest(self.name, engine)
+            problem = test.run()
         except Exception as error:
             problem = str(error)
         with self._condition:
@@ -330,45 +328,51 @@ class Tier:
             self.engine = engine
             self._core.abandon()
             self._worker = threading.Thread(
-                target=self._work_again, args=(engine, self._generation), name=f"{self.name.key}-infer", daemon=True
+                target=self._work_again,
+                args=(test, self._generation),
+                name=f"{self.name.key}-infer",
+                daemon=True,
             )
             self._worker.start()
 
-    def _work_again(self, engine: Engine, generation: int) -> None:
+    def _work_again(self, test: SelfTest, generation: int) -> None:
         self._thread_setup("infer")
-        self._work(engine, generation)
+        self._work(test, generation)
 
 
 class SelfTest:
-    """The golden frame, answered at the start and again while driving: right, and later as it was at first.
+    """The golden frame, answered at the start and again while driving: right, and later as this engine did at first.
 
     Args:
         name: of the tier.
+        engine: whose answers are judged.
     """
 
-    def __init__(self, name: TierName) -> None:
-        self._name = name
+    def __init__(self, name: TierName, engine: Engine) -> None:
+        self._name, self.engine = name, engine
         self._first: Payload | None = None
 
-    def run(self, engine: Engine, runs: int = 1) -> str:
+    def run(self, runs: int = 1) -> str:
         """Answer it ``runs`` times. Empty when every answer is right, else what is wrong.
 
         Each run asks for as many frames as a steady run does, so that encoder, prefill and decoding all get warm.
         """
+        engine = self.engine
         try:
             frames, question = [engine.golden()] * engine.frames_wanted, getattr(engine, "golden_question", "")
             for _ in range(runs):
-                if problem := self.judge(engine, engine.infer(frames, question)):
+                if problem := self.judge(engine.infer(frames, question)):
                     return problem
         except Exception as error:  # whatever an engine raises here, it must not become or stay ACTIVE
             return str(error) or type(error).__name__
         return ""
 
-    def judge(self, engine: Engine, output: EngineOutput) -> str:
+    def judge(self, output: EngineOutput) -> str:
         """Empty when this answer is as the manifest expects and says the same as the first one, else what is wrong."""
-        problem = unusable(self._name, output) or engine.golden_ok(output)
+        problem = unusable(self._name, output) or self.engine.golden_ok(output)
         if problem:
             return problem
-        self._first = self._first or output.payload
+        if self._first is None:
+            self._first = output.payload
         apart = differences(self._first, output.payload, CLOSE)
         return f"another answer to the golden frame than at first: {', '.join(apart)}" if apart else ""

@@ -6,6 +6,6 @@ Whether a code makes the tier unhealthy is said by :data:`triptych.contract.resu
 
 from triptych.tiers.monitors.config import InputConfig
 from triptych.tiers.monitors.picture import Picture, look
-from triptych.tiers.monitors.watch import MONITORS, InputMonitor, InputWatch, MonitorRow
+from triptych.tiers.monitors.watch import MONITORS, InputWatch, MonitorRow
 
-__all__ = ["MONITORS", "InputConfig", "InputMonitor", "InputWatch", "MonitorRow", "Picture", "look"]
+__all__ = ["MONITORS", "InputConfig", "InputWatch", "MonitorRow", "Picture", "look"]

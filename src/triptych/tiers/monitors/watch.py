@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from triptych.debounce import Debounced
 from triptych.tiers.monitors import blur, colour, exposure, noise, rows
 from triptych.tiers.monitors.alternation import Alternation
 from triptych.tiers.monitors.config import InputConfig
@@ -45,34 +46,12 @@ MONITORS: tuple[MonitorRow, ...] = (
 """All of them, in the order of the report. A frozen or repeated picture is :class:`triptych.tiers.core.TierCore`'s."""
 
 
-class InputMonitor:
-    """One measure with its limit and debounce.
-
-    Args:
-        code: what it says when at fault.
-        measure: see :data:`Measure`.
-        limit: at fault above it; NaN always is.
-        frames: pictures in a row that must be at fault before it speaks.
-    """
-
-    __slots__ = ("_frames", "_limit", "_measure", "_run", "code")
-
-    def __init__(self, code: str, measure: Measure, limit: float, frames: int) -> None:
-        self.code, self._measure, self._limit, self._frames = code, measure, limit, frames
-        self._run = 0
-
-    def observe(self, picture: Picture) -> str:
-        """The code, or empty."""
-        self._run = 0 if self._measure(picture) <= self._limit else self._run + 1
-        return self.code if self._run >= self._frames else ""
-
-
 class InputWatch:
     """All input monitors of a tier. Not thread-safe; feed it each frame the tier takes, once, in order."""
 
     def __init__(self, config: InputConfig) -> None:
         self._monitors = tuple(
-            InputMonitor(
+            Debounced(
                 row.code, row.measure(config), getattr(config, row.limit) if row.limit else 0.0, config.input_frames
             )
             for row in MONITORS
